@@ -1,0 +1,135 @@
+"""An entry of the contract becomes an ``ops.Custom`` that calls the aclnn kernel.
+
+Registration is explicit, so that C types are right with and without the vendor's header. The callback that MindSpore
+generates and compiles goes into a folder of this process, which is removed at exit: nothing is written into the user's
+current folder, and processes that start together do not share a file.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+import threading
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import mindspore as ms
+from mindspore import ops
+from mindspore.ops import CustomRegOp, DataType
+
+from aclnn_adapter import platform
+from aclnn_adapter.operators import Argument, Operator, resolve
+
+_ATTR_TYPES = {"double": "double", "float": "float", "int64_t": "int"}
+_REGISTERED_TYPES = {
+    "float32": DataType.F32_Default,
+    "bfloat16": DataType.BF16_Default,
+    "float16": DataType.F16_Default,
+}
+X_DTYPES = ("bfloat16", "float16")
+
+_CACHE_VARIABLE = "MS_COMPILER_CACHE_PATH"
+_build_lock = threading.Lock()
+_folder: List[str] = []
+
+
+def _process_folder() -> str:
+    """A folder for this process's callbacks, made at the first call and removed at exit."""
+    if not _folder:
+        _folder.append(tempfile.mkdtemp(prefix="aclnn_adapter_"))
+        owner = os.getpid()
+        atexit.register(lambda: shutil.rmtree(_folder[0], ignore_errors=True) if os.getpid() == owner else None)
+    return _folder[0]
+
+
+@contextmanager
+def _callbacks_in_process_folder() -> Iterator[None]:
+    """MindSpore writes callbacks where an environment variable says; set it only while it does."""
+    with _build_lock:
+        before = os.environ.get(_CACHE_VARIABLE)
+        os.environ[_CACHE_VARIABLE] = _process_folder()
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_CACHE_VARIABLE]
+            else:
+                os.environ[_CACHE_VARIABLE] = before
+
+
+def registration(operator: Operator) -> Dict[str, Any]:
+    """The operator's registration for ``ops.Custom``."""
+    registered = CustomRegOp(operator.name)
+    for index, argument in enumerate(operator.inputs):
+        registered.input(index, argument.name, "optional" if argument.optional else "required")
+    for index, argument in enumerate(operator.outputs):
+        registered.output(index, argument.name, "required")
+    for argument in operator.attrs:
+        registered.attr(argument.name, "required", _ATTR_TYPES[argument.c_type])
+    tensors = operator.inputs + operator.outputs
+    for dtype in X_DTYPES if any(a.dtype == "x" for a in tensors) else ("float32",):
+        registered.dtype_format(*(_REGISTERED_TYPES[dtype if a.dtype == "x" else a.dtype] for a in tensors))
+    info: Dict[str, Any] = registered.target("Ascend").get_op_info()
+    return info
+
+
+def infer_functions(
+    operator: Operator, **known: int
+) -> Tuple[Callable[..., Any], Callable[..., Any]]:
+    """Shape and dtype inference. Sizes that no input shows (such as ``I``) are given by keyword."""
+    outputs = operator.outputs
+    first_x = next((i for i, a in enumerate(operator.inputs) if a.dtype == "x"), None)
+
+    def one_or_many(items: Sequence[Any]) -> Any:
+        return tuple(items) if len(items) > 1 else items[0]
+
+    def shapes(*inputs: Sequence[int]) -> Any:
+        sizes = operator.bind(inputs[: len(operator.inputs)], **known)
+        return one_or_many([list(resolve(a.shape, sizes)) for a in outputs])
+
+    def dtypes(*inputs: Any) -> Any:
+        def of(argument: Argument) -> Any:
+            return inputs[first_x] if argument.dtype == "x" and first_x is not None else getattr(ms, argument.dtype)
+
+        return one_or_many([of(a) for a in outputs])
+
+    return shapes, dtypes
+
+
+class AclnnKernel(ops.Custom):  # type: ignore[misc]
+    """One aclnn operator: the kernel inside a compiled graph, ``eager`` when called from Python.
+
+    Args:
+        operator: the contract.
+        eager: what a call from Python does, with the operator's inputs and attributes in order. ``None`` runs the kernel
+            by compiling the call as a small graph.
+        known: sizes that no input shows, see :func:`infer_functions`.
+
+    The call takes the inputs, then the attributes, in the contract's order. A tensor is never ``None``: MindSpore
+    crashes on it at launch.
+
+    Raises:
+        RuntimeError: where this machine cannot call the operator, with the reason.
+    """
+
+    def __init__(self, operator: Operator, eager: Optional[Callable[..., Any]] = None, **known: int) -> None:
+        reason = platform.refusal(operator)
+        if reason:
+            raise RuntimeError(f"{operator.name}: {reason}")
+        shapes, dtypes = infer_functions(operator, **known)
+        with _callbacks_in_process_folder():
+            super().__init__(operator.name, shapes, dtypes, func_type="aot", reg_info=registration(operator))
+        self._eager = eager if eager is not None else _as_graph(self)
+
+    def __call__(self, *args: Any) -> Any:
+        return self._eager(*args)
+
+
+def _as_graph(kernel: AclnnKernel) -> Callable[..., Any]:
+    @ms.jit(jit_level="O0")  # type: ignore[untyped-decorator]
+    def call(*args: Any) -> Any:
+        return kernel(*args)
+
+    return call  # type: ignore[no-any-return]

@@ -1,0 +1,172 @@
+"""What this machine is: device, soc, CANN, which entry points are there, and why not.
+
+Every question answers with a reason in words where the answer is no, so that fall-backs and errors can pass it on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import threading
+from functools import lru_cache
+from pathlib import Path
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+
+import mindspore as ms
+
+from aclnn_adapter.operators import Operator
+
+
+def device_target() -> str:
+    """``"CPU"``, ``"GPU"`` or ``"Ascend"``: where MindSpore runs its operators now."""
+    return str(ms.get_context("device_target"))
+
+
+@lru_cache(maxsize=None)
+def soc_version() -> str:
+    """The soc in the form that CANN's folders use, such as ``ascend950``. Only where the device target is Ascend."""
+    from mindspore._c_expression import MSContext
+
+    return str(MSContext.get_instance().get_ascend_soc_version())
+
+
+def cann_home() -> Optional[Path]:
+    """The root of the CANN installation, or ``None`` when the environment names none."""
+    opp = os.environ.get("ASCEND_OPP_PATH")
+    if opp:
+        return Path(opp).parent
+    home = os.environ.get("ASCEND_HOME_PATH")
+    return Path(home) if home else None
+
+
+def cann_version() -> Optional[str]:
+    """The version that CANN states of itself, or ``None``."""
+    home = cann_home()
+    if home is None:
+        return None
+    for name in ("version.cfg", "opp/version.info", "compiler/version.info", "version.info"):
+        path = home / name
+        if path.is_file():
+            match = re.search(r"(?im)^\s*version\s*=\s*\[?([\w.:\-]+)", path.read_text(errors="replace"))
+            if match:
+                return match.group(1)
+    return None
+
+
+def _vendor_folders() -> List[Path]:
+    """Folders of operators that were added to CANN, in the order in which MindSpore looks through them."""
+    folders = [Path(p) for p in os.environ.get("ASCEND_CUSTOM_OPP_PATH", "").split(":") if p]
+    home = cann_home()
+    config = home / "opp/vendors/config.ini" if home else None
+    if home and config and config.is_file():
+        match = re.search(r"(?im)^\s*load_priority\s*=(.*)$", config.read_text(errors="replace"))
+        names = match.group(1).split(",") if match else []
+        folders.extend(home / "opp/vendors" / name.strip() for name in names if name.strip())
+    return folders
+
+
+def header_folders() -> List[Path]:
+    """Where vendor headers lie, in the order in which MindSpore reads them."""
+    folders = [folder / "op_api/include" for folder in _vendor_folders()]
+    home = cann_home()
+    return folders + ([home / "include/aclnnop"] if home else [])
+
+
+def _library_paths() -> Iterator[Path]:
+    for folder in _vendor_folders():
+        yield folder / "op_api/lib/libcust_opapi.so"
+    for home in dict.fromkeys(filter(None, (os.environ.get("ASCEND_HOME_PATH"), cann_home()))):
+        yield from sorted(Path(home, "lib64").glob("libopapi*.so"))
+
+
+_lock = threading.Lock()
+_libraries: Dict[Path, ctypes.CDLL] = {}
+
+
+def _loaded_libraries() -> List[ctypes.CDLL]:
+    loaded = []
+    with _lock:
+        for path in _library_paths():
+            if path not in _libraries and path.is_file():
+                try:
+                    _libraries[path] = ctypes.CDLL(str(path))
+                except OSError:
+                    continue  # a library of another machine: MindSpore cannot use it either
+            if path in _libraries:
+                loaded.append(_libraries[path])
+    return loaded
+
+
+def missing_symbols(operator: Operator) -> List[str]:
+    """The entry points of the operator that no library of CANN exports."""
+    libraries = _loaded_libraries()
+    return [s for s in operator.symbols if not any(hasattr(library, s) for library in libraries)]
+
+
+def prototype(header: str, operator: Operator) -> Optional[Tuple[str, ...]]:
+    """The C types of the operator's GetWorkspaceSize in a header's text, or ``None`` when it does not declare it."""
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", header, flags=re.DOTALL)
+    match = re.search(rf"\baclnnStatus\s+{operator.symbols[0]}\s*\(([^)]*)\)", text)
+    if match is None:
+        return None
+    types = []
+    for parameter in match.group(1).split(","):
+        words = re.sub(r"\bconst\b", " ", parameter)
+        name = re.match(r"\s*(\w+)\s*((?:\*\s*)*)", words)
+        types.append(name.group(1) + name.group(2).replace(" ", "") if name else parameter.strip())
+    return tuple(types)
+
+
+def _header_path(operator: Operator) -> Optional[Path]:
+    for folder in header_folders():
+        if (folder / operator.header).is_file():
+            return folder / operator.header
+    return None
+
+
+def header_difference(operator: Operator) -> Optional[str]:
+    """How the vendor's header differs from the contract, or ``None``.
+
+    MindSpore takes the C types of a call from the header it finds; a header of an older or newer operator would make it
+    call the function with the wrong ones. A header that is missing is no difference: the registration carries the types.
+    """
+    path = _header_path(operator)
+    if path is None:
+        return None
+    found = prototype(path.read_text(errors="replace"), operator)
+    if found is None:
+        return f"{path} does not declare {operator.symbols[0]}"
+    if found == operator.c_types:
+        return None
+    return f"{path} declares {operator.symbols[0]} with {_first_difference(operator, found)}"
+
+
+def _first_difference(operator: Operator, found: Sequence[str]) -> str:
+    names = [a.name for a in operator.arguments] + ["workspaceSize", "executor"]
+    expected = operator.c_types
+    for position, (name, want) in enumerate(zip(names, expected)):
+        got = found[position] if position < len(found) else "nothing"
+        if got != want:
+            return (
+                f"{len(found)} parameters where {len(expected)} are expected, the first difference at parameter "
+                f"{position + 1}: {got} instead of {want} ({name})"
+            )
+    return f"{len(found)} parameters where {len(expected)} are expected"
+
+
+def refusal(operator: Operator) -> Optional[str]:
+    """Why this machine cannot call the operator, or ``None`` when it can."""
+    target = device_target()
+    if target != "Ascend":
+        return f"the device target is {target}, not Ascend"
+    if cann_home() is None:
+        return "neither ASCEND_OPP_PATH nor ASCEND_HOME_PATH is set, so CANN cannot be found"
+    soc = soc_version()
+    if soc not in operator.limits:
+        return f"{operator.name} is not available on {soc}, only on {', '.join(operator.limits)}"
+    missing = missing_symbols(operator)
+    if missing:
+        version = cann_version()
+        return f"CANN{f' {version}' if version else ''} at {cann_home()} does not export {' or '.join(missing)}"
+    return header_difference(operator)

@@ -1,0 +1,121 @@
+"""The operators in MindSpore ops: everywhere, in every mode.
+
+All arithmetic is fp32, with one cast on the way in and one on the way out. Where the formulas multiply a large tensor by
+a broadcast small one, these functions use a matrix product instead: MindSpore's CPU kernels are an order of magnitude
+faster at products than at broadcasting, and no temporary is larger than x.
+"""
+
+from __future__ import annotations
+
+from typing import Optional, Tuple
+
+import mindspore as ms
+from mindspore import Tensor, ops
+
+from ms_mhc.backends.registry import Backend, Kernels
+
+Tensors = Tuple[Tensor, ...]
+
+
+def _float32(x: Tensor) -> Tensor:
+    return ops.cast(x, ms.float32)
+
+
+def _sum_over_tokens(rows: Tensor) -> Tensor:
+    """[T, F] to [F]. As a product: MindSpore's CPU sum over a long leading axis loses a decimal digit in fp32."""
+    return ops.matmul(ops.ones_like(rows[:, :1]).T, rows)[0]
+
+
+def mhc_pre_forward(
+    x: Tensor,
+    phi: Tensor,
+    alpha: Tensor,
+    bias: Tensor,
+    gamma: Optional[Tensor],
+    norm_eps: float,
+    hc_eps: float,
+) -> Tensors:
+    """The formulas of :func:`ms_mhc.reference.mhc_pre`."""
+    tokens, dtype, n, d = x.shape[:-2], x.dtype, x.shape[-2], x.shape[-1]
+    x = _float32(x).reshape(-1, n, d)
+    flat = x.reshape(-1, n * d)
+    if gamma is not None:  # (x * gamma) @ phi.T = x @ (phi * gamma).T
+        phi = phi * gamma.reshape(1, n * d)
+
+    inv_rms = 1.0 / ops.sqrt((flat * flat).sum(-1, keepdims=True) / (n * d) + norm_eps)
+    h_mix = ops.matmul(flat, phi.T)
+    h_1 = h_mix * inv_rms
+    h_pre = ops.sigmoid(h_1[:, :n] * alpha[0] + bias[:n]) + hc_eps
+    h_post = 2.0 * ops.sigmoid(h_1[:, n : 2 * n] * alpha[1] + bias[n : 2 * n])
+    h_res = h_1[:, 2 * n :] * alpha[2] + bias[2 * n :]
+    h_in = ops.bmm(h_pre.reshape(-1, 1, n), x)
+    return (
+        ops.cast(h_in.reshape(tokens + (d,)), dtype),
+        h_post.reshape(tokens + (n,)),
+        h_res.reshape(tokens + (n, n)),
+        inv_rms.reshape(tokens),
+        h_mix.reshape(tokens + (n * n + 2 * n,)),
+        h_pre.reshape(tokens + (n,)),
+    )
+
+
+def mhc_pre_backward(
+    x: Tensor,
+    phi: Tensor,
+    alpha: Tensor,
+    grad_h_in: Tensor,
+    grad_h_post: Tensor,
+    grad_h_res: Tensor,
+    inv_rms: Tensor,
+    h_mix: Tensor,
+    h_pre: Tensor,
+    h_post: Tensor,
+    gamma: Optional[Tensor],
+    grad_x_post: Optional[Tensor],
+    hc_eps: float,
+) -> Tuple[Tensor, Tensor, Tensor, Tensor, Optional[Tensor]]:
+    """The formulas of :func:`ms_mhc.reference.mhc_pre_backward`."""
+    shape, dtype, n, d = x.shape, x.dtype, x.shape[-2], x.shape[-1]
+    f = n * n + 2 * n
+    x = _float32(x).reshape(-1, n, d)
+    grad_h_in = _float32(grad_h_in).reshape(-1, 1, d)
+    inv_rms, h_mix = inv_rms.reshape(-1, 1), h_mix.reshape(-1, f)
+    h_pre, h_post = h_pre.reshape(-1, n), h_post.reshape(-1, n)
+
+    # the gates
+    h_pre_grad = ops.bmm(x, grad_h_in.reshape(-1, d, 1)).reshape(-1, n)
+    s = h_pre - hc_eps
+    h_pre_2_grad = h_pre_grad * s * (1.0 - s)
+    h_post_2_grad = grad_h_post.reshape(-1, n) * h_post * (1.0 - h_post / 2.0)
+    h_res_2_grad = grad_h_res.reshape(-1, n * n)
+    h_2_grad = ops.concat((h_pre_2_grad, h_post_2_grad, h_res_2_grad), -1)
+    grad_bias = _sum_over_tokens(h_2_grad)
+    alpha_terms = _sum_over_tokens(h_2_grad * (h_mix * inv_rms))
+    grad_alpha = ops.stack((alpha_terms[:n].sum(), alpha_terms[n : 2 * n].sum(), alpha_terms[2 * n :].sum()))
+
+    # the product with phi
+    h_mix_tmp_grad = ops.concat((h_pre_2_grad * alpha[0], h_post_2_grad * alpha[1], h_res_2_grad * alpha[2]), -1)
+    h_mix_grad = h_mix_tmp_grad * inv_rms
+    inv_rms_grad = (h_mix_tmp_grad * h_mix).sum(-1, keepdims=True)
+    grad_phi = ops.matmul(h_mix_grad.T, x.reshape(-1, n * d))  # so far without gamma
+    grad_gamma = None
+    if gamma is not None:
+        grad_gamma = (phi * grad_phi).sum(0).reshape(n, d)
+        scale = gamma.reshape(1, n * d)
+        grad_phi = grad_phi * scale
+        phi = phi * scale
+
+    coefficient = inv_rms_grad * inv_rms * inv_rms * inv_rms * (-1.0 / (n * d))
+    grad_x = (
+        ops.bmm(h_pre.reshape(-1, n, 1), grad_h_in)
+        + ops.bmm(coefficient.reshape(-1, 1, 1) * ops.eye(n, n, ms.float32), x)
+        + ops.matmul(h_mix_grad, phi).reshape(-1, n, d)
+    )
+    if grad_x_post is not None:
+        grad_x = grad_x + _float32(grad_x_post).reshape(-1, n, d)
+    return ops.cast(grad_x.reshape(shape), dtype), grad_phi, grad_alpha, grad_bias, grad_gamma
+
+
+_KERNELS = {"mhc_pre": Kernels(mhc_pre_forward, mhc_pre_backward)}
+
+BACKEND = Backend("composite", refusal=lambda job: None, kernels=lambda job, by_name: _KERNELS[job.operator])

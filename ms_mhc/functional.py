@@ -1,0 +1,248 @@
+"""The operators as functions: arguments checked, backend chosen, then computed.
+
+They work eagerly and inside a compiled graph alike. Gradients are written down (``bprop``), not derived through the
+pieces.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Optional, Tuple
+
+from mindspore import Tensor, nn
+from mindspore.ops import constexpr
+
+from ms_mhc import checks
+from ms_mhc.backends import registry
+from ms_mhc.backends.registry import AUTO, Job
+
+
+def spec(value: Any) -> Any:
+    """What the checks see of an argument. Compiled into graphs, therefore as plain as this."""
+    if value is None:
+        return None
+    if isinstance(value, Tensor):
+        return (value.shape, value.dtype)
+    return str(type(value))
+
+
+class _MhcPre(nn.Cell):  # type: ignore[misc]
+    """Forward and written backward of MhcPre for one backend and one pair of eps."""
+
+    def __init__(self, kernels: registry.Kernels, norm_eps: float, hc_eps: float, with_residual: bool) -> None:
+        super().__init__()
+        self.forward = kernels.forward
+        self.backward = kernels.backward
+        self.norm_eps = norm_eps
+        self.hc_eps = hc_eps
+        self.with_residual = with_residual
+
+    def construct(
+        self, x: Tensor, phi: Tensor, alpha: Tensor, bias: Tensor, gamma: Optional[Tensor]
+    ) -> Tuple[Tensor, ...]:
+        out = self.forward(x, phi, alpha, bias, gamma, self.norm_eps, self.hc_eps)
+        if self.with_residual:
+            return out + (x,)
+        return out
+
+    def bprop(
+        self,
+        x: Tensor,
+        phi: Tensor,
+        alpha: Tensor,
+        bias: Tensor,
+        gamma: Optional[Tensor],
+        out: Tuple[Tensor, ...],
+        dout: Tuple[Tensor, ...],
+    ) -> Tuple[Optional[Tensor], ...]:
+        _, h_post, _, inv_rms, h_mix, h_pre = out[:6]
+        grad_h_in, grad_h_post, grad_h_res = dout[:3]
+        grad_x_post = dout[6] if self.with_residual else None
+        return self.backward(
+            x,
+            phi,
+            alpha,
+            grad_h_in,
+            grad_h_post,
+            grad_h_res,
+            inv_rms,
+            h_mix,
+            h_pre,
+            h_post,
+            gamma,
+            grad_x_post,
+            self.hc_eps,
+        )
+
+
+class _MhcPreBackward(nn.Cell):  # type: ignore[misc]
+    """The backward of MhcPre as an operator of its own."""
+
+    def __init__(self, kernels: registry.Kernels, hc_eps: float) -> None:
+        super().__init__()
+        self.backward = kernels.backward
+        self.hc_eps = hc_eps
+
+    def construct(self, *inputs: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
+        return self.backward(*inputs, self.hc_eps)
+
+
+@lru_cache(maxsize=None)
+def _cell(cell: Any, backend: str, by_name: bool, operator: str, *options: Any) -> nn.Cell:
+    chosen = next(b for b in registry.backends() if b.name == backend)
+    return cell(chosen.kernels(Job(operator, 1), by_name), *options)
+
+
+def _select(name: str, job: Job, wanted: str, cell: Any, *options: Any) -> nn.Cell:
+    """The cell that does the job; one per backend and options, so that repeated calls share it."""
+    checks.one_of(name, "backend", wanted, registry.names())
+    return _cell(cell, registry.choose(name, job, wanted).name, wanted != AUTO, job.operator, *options)
+
+
+@constexpr(check=False)
+def mhc_pre_cell(
+    name: str,
+    sizes: Optional[Tuple[int, int]],
+    x: Any,
+    phi: Any,
+    alpha: Any,
+    bias: Any,
+    gamma: Any,
+    norm_eps: Any,
+    hc_eps: Any,
+    backend: Any,
+    with_residual: bool,
+) -> nn.Cell:
+    """Checks and choice, for :func:`mhc_pre` and the cell ``MhcPre``. In a graph this runs once, at compile time.
+
+    ``sizes`` are N and D where the caller fixes them. With ``with_residual`` the chosen cell returns x as a seventh
+    output. What comes after uses that output instead of x; its gradient then arrives in the cell's ``bprop``, and the
+    backward adds it while it writes grad_x (gradXPostOptional of aclnnMhcPreBackward).
+    """
+    tensors = {"x": x, "phi": phi, "alpha": alpha, "bias": bias}
+    specs = [checks.tensor(name, argument, value) for argument, value in tensors.items()]
+    gamma_spec = None if gamma is None else checks.tensor(name, "gamma", gamma)
+    n, d = checks.mhc_pre(name, sizes, *specs, gamma_spec, norm_eps, hc_eps)
+    job = Job("mhc_pre", n, d, specs[0].dtype)
+    return _select(name, job, backend, _MhcPre, float(norm_eps), float(hc_eps), with_residual)
+
+
+@constexpr(check=False)
+def _mhc_pre_backward_cell(hc_eps: Any, backend: Any, gamma: Any, grad_x_post: Any, *tensors: Any) -> nn.Cell:
+    name = "mhc_pre_backward"
+    arguments = "x phi alpha grad_h_in grad_h_post grad_h_res inv_rms h_mix h_pre h_post".split()
+    specs = [checks.tensor(name, argument, value) for argument, value in zip(arguments, tensors)]
+    gamma_spec = None if gamma is None else checks.tensor(name, "gamma", gamma)
+    share_spec = None if grad_x_post is None else checks.tensor(name, "grad_x_post", grad_x_post)
+    n, d = checks.mhc_pre_backward(name, *specs, gamma_spec, share_spec, hc_eps)
+    return _select(name, Job("mhc_pre", n, d, specs[0].dtype), backend, _MhcPreBackward, float(hc_eps))
+
+
+def mhc_pre(
+    x: Tensor,
+    phi: Tensor,
+    alpha: Tensor,
+    bias: Tensor,
+    gamma: Optional[Tensor] = None,
+    *,
+    norm_eps: float = 1e-6,
+    hc_eps: float = 1e-6,
+    backend: str = "auto",
+) -> Tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Read the layer's input and the mixing weights off N residual streams (aclnnMhcPre).
+
+    With xf the N*D values of one token::
+
+        inv_rms = 1 / sqrt(mean(xf**2) + norm_eps)
+        h_mix   = (x * gamma) @ phi.T
+        h_pre   = sigmoid(alpha[0] * h_mix[pre] * inv_rms + bias[pre]) + hc_eps
+        h_post  = 2 * sigmoid(alpha[1] * h_mix[post] * inv_rms + bias[post])
+        h_res   = alpha[2] * h_mix[res] * inv_rms + bias[res]
+        h_in    = sum_i h_pre[i] * x[i]
+
+    F is N*N+2N; its entries are N of pre, N of post and N*N of res, row-major.
+
+    Args:
+        x: the residual streams, [B, S, N, D] or [T, N, D], bfloat16, float16 or float32. May be a view.
+        phi: projection, [F, N*D], float32.
+        alpha: scales of pre, post and res, [3], float32.
+        bias: [F], float32.
+        gamma: scale of x in the product with phi, [N, D], float32. ``None`` means ones.
+        norm_eps: added to the mean square, >= 0.
+        hc_eps: added to h_pre, >= 0.
+        backend: ``"auto"``, or a backend by name.
+
+    Returns:
+        ``(h_in, h_post, h_res, inv_rms, h_mix, h_pre)``: h_in [..., D] in the dtype of x; h_post [..., N], h_res
+        [..., N, N] (logits, before Sinkhorn), inv_rms [...], h_mix [..., F] and h_pre [..., N] in float32. The first
+        three carry gradients; the last three are what the backward needs and carry none.
+
+    Raises:
+        TypeError: an argument of the wrong type or dtype.
+        ValueError: shapes that do not fit together, an empty tensor, a negative eps, an unknown backend.
+        RuntimeError: a backend asked for by name that this machine lacks.
+    """
+    cell = mhc_pre_cell(
+        "mhc_pre", None, spec(x), spec(phi), spec(alpha), spec(bias), spec(gamma), norm_eps, hc_eps, backend, False
+    )
+    return cell(x, phi, alpha, bias, gamma)
+
+
+def mhc_pre_backward(
+    x: Tensor,
+    phi: Tensor,
+    alpha: Tensor,
+    grad_h_in: Tensor,
+    grad_h_post: Tensor,
+    grad_h_res: Tensor,
+    inv_rms: Tensor,
+    h_mix: Tensor,
+    h_pre: Tensor,
+    h_post: Tensor,
+    gamma: Optional[Tensor] = None,
+    grad_x_post: Optional[Tensor] = None,
+    *,
+    hc_eps: float = 1e-6,
+    backend: str = "auto",
+) -> Tuple[Tensor, Tensor, Tensor, Tensor, Optional[Tensor]]:
+    """The gradients of :func:`mhc_pre` (aclnnMhcPreBackward).
+
+    The formulas are those of the aclnn document with its errata: the inv_rms term of grad_x multiplies x, not
+    ``x * gamma``, and the gradient of alpha's third entry multiplies ``h_mix * inv_rms``.
+
+    Args:
+        x, phi, alpha, gamma: as given to :func:`mhc_pre`.
+        grad_h_in: [..., D], in the dtype of x.
+        grad_h_post: [..., N], float32.
+        grad_h_res: [..., N, N], float32.
+        inv_rms, h_mix, h_pre, h_post: as :func:`mhc_pre` returned them.
+        grad_x_post: the gradient that reached x by other ways, in shape and dtype of x. ``None`` means zeros. It is added
+            before the one rounding to the dtype of x.
+        hc_eps: as given to :func:`mhc_pre`.
+        backend: ``"auto"``, or a backend by name.
+
+    Returns:
+        ``(grad_x, grad_phi, grad_alpha, grad_bias, grad_gamma)``: grad_x in the dtype of x, the others in float32;
+        grad_gamma is ``None`` when gamma is.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as :func:`mhc_pre`.
+    """
+    inputs = (x, phi, alpha, grad_h_in, grad_h_post, grad_h_res, inv_rms, h_mix, h_pre, h_post)
+    cell = _mhc_pre_backward_cell(
+        hc_eps,
+        backend,
+        spec(gamma),
+        spec(grad_x_post),
+        spec(x),
+        spec(phi),
+        spec(alpha),
+        spec(grad_h_in),
+        spec(grad_h_post),
+        spec(grad_h_res),
+        spec(inv_rms),
+        spec(h_mix),
+        spec(h_pre),
+        spec(h_post),
+    )
+    return cell(*inputs, gamma, grad_x_post)
