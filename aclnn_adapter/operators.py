@@ -71,10 +71,16 @@ class Limits:
     hidden_size_multiple: int = 1
     num_iters: Optional[Tuple[int, int]] = None  # smallest and largest
 
-    def refusal(self, num_streams: int, hidden_size: Optional[int] = None) -> Optional[str]:
+    def refusal(
+        self, num_streams: int, hidden_size: Optional[int] = None, num_iters: Optional[int] = None
+    ) -> Optional[str]:
         """Why these sizes are not accepted, or ``None`` when they are."""
         if self.num_streams is not None and num_streams not in self.num_streams:
             return f"num_streams {num_streams} is not one of {', '.join(map(str, self.num_streams))}"
+        if num_iters is not None and self.num_iters is not None:
+            least, most = self.num_iters
+            if not least <= num_iters <= most:
+                return f"num_iters {num_iters} is not within {least} to {most}"
         if hidden_size is None:
             return None
         if hidden_size % self.hidden_size_multiple:

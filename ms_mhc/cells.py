@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Tuple
+from typing import Any, Optional, Tuple
 
 import numpy as np
 import mindspore as ms
@@ -12,7 +12,7 @@ from mindspore.common.initializer import Normal, initializer
 
 from ms_mhc import checks
 from ms_mhc.backends import registry
-from ms_mhc.functional import mhc_pre_cell, spec
+from ms_mhc.functional import first, mhc_pre_cell, post_cell, sinkhorn_cell, spec
 
 # Initial values that make a block with mHC the plain residual block it wraps, while the gates can still learn.
 PHI_STD = 1e-4
@@ -86,8 +86,8 @@ class MhcPre(nn.Cell):  # type: ignore[misc]
 
         self.num_streams = num_streams
         self.hidden_size = hidden_size
-        self.norm_eps = norm_eps
-        self.hc_eps = hc_eps
+        self.norm_eps = float(norm_eps)
+        self.hc_eps = float(hc_eps)
         self.return_residual = return_residual
         self.backend = backend
         n, d = num_streams, hidden_size
@@ -122,3 +122,123 @@ class MhcPre(nn.Cell):  # type: ignore[misc]
             f"norm_eps={self.norm_eps}, hc_eps={self.hc_eps}, return_residual={self.return_residual}, "
             f"backend={self.backend!r}"
         )
+
+
+class MhcSinkhorn(nn.Cell):  # type: ignore[misc]
+    """:func:`ms_mhc.mhc_sinkhorn` as a cell. It has no parameters.
+
+    Args:
+        num_iters: number of iterations, >= 1.
+        eps: added to every sum before it divides, >= 0.
+        recipe: ``"deepseek_v4"`` (what the kernels do) or ``"paper"``.
+        backend: ``"auto"``, or a backend by name.
+
+    Inputs:
+        h_res: logits, [B, S, N, N] or [T, N, N], float32.
+
+    Outputs:
+        The nearly doubly stochastic matrices, in the shape of h_res, float32.
+    """
+
+    def __init__(
+        self, num_iters: int = 20, eps: float = 1e-6, recipe: str = "deepseek_v4", backend: str = "auto"
+    ) -> None:
+        super().__init__()
+        checks.positive_int("MhcSinkhorn", "num_iters", num_iters)
+        checks.eps("MhcSinkhorn", "eps", eps)
+        checks.one_of("MhcSinkhorn", "recipe", recipe, checks.RECIPES)
+        checks.one_of("MhcSinkhorn", "backend", backend, registry.names())
+        self.num_iters = int(num_iters)
+        self.eps = float(eps)
+        self.recipe = recipe
+        self.backend = backend
+
+    def construct(self, h_res: Tensor) -> Tensor:
+        cell = sinkhorn_cell("MhcSinkhorn", spec(h_res), self.num_iters, self.eps, self.recipe, self.backend)
+        return first(cell(h_res))
+
+    def extend_repr(self) -> str:
+        return f"num_iters={self.num_iters}, eps={self.eps}, recipe={self.recipe!r}, backend={self.backend!r}"
+
+
+class MhcPost(nn.Cell):  # type: ignore[misc]
+    """:func:`ms_mhc.mhc_post` as a cell: ``out[j] = h_post[j] * h_out + sum_i h_res[i, j] * x[i]``.
+
+    It has no parameters. h_res ``None`` means the identity.
+
+    Args:
+        backend: ``"auto"``, or a backend by name.
+    """
+
+    def __init__(self, backend: str = "auto") -> None:
+        super().__init__()
+        checks.one_of("MhcPost", "backend", backend, registry.names())
+        self.backend = backend
+
+    def construct(self, x: Tensor, h_res: Optional[Tensor], h_out: Tensor, h_post: Tensor) -> Tensor:
+        cell = post_cell("MhcPost", spec(x), spec(h_res), spec(h_out), spec(h_post), self.backend)
+        return cell(x, h_res, h_out, h_post)
+
+    def extend_repr(self) -> str:
+        return f"backend={self.backend!r}"
+
+
+class HyperConnection(nn.Cell):  # type: ignore[misc]
+    """A residual connection of N streams around any cell.
+
+    ``h_in, h_post, h_res, x = MhcPre(x)``, ``h_out = branch(h_in, *args)``, then
+    ``x_next = MhcPost(x, MhcSinkhorn(h_res), h_out, h_post)``. With the initial values and equal streams this is the
+    plain residual block ``h + branch(h)`` in every stream.
+
+    Args:
+        num_streams: N, >= 1.
+        hidden_size: D, >= 1.
+        branch: any cell that takes h_in [..., D] first and returns a tensor of that shape, or a tuple whose first
+            element is that tensor. A pre-norm belongs into the branch.
+        use_gamma, norm_eps, hc_eps: as in :class:`MhcPre`.
+        num_iters, sinkhorn_eps, recipe: as in :class:`MhcSinkhorn`.
+        backend: ``"auto"``, or a backend by name, for all three operators.
+
+    Inputs:
+        x: the streams, [B, S, N, D] or [T, N, D]. Further arguments go to the branch as they are.
+
+    Outputs:
+        x_next in shape and dtype of x; where the branch returns a tuple, a tuple of x_next and the rest of it.
+    """
+
+    def __init__(
+        self,
+        num_streams: int,
+        hidden_size: int,
+        branch: nn.Cell,
+        *,
+        use_gamma: bool = False,
+        norm_eps: float = 1e-6,
+        hc_eps: float = 1e-6,
+        num_iters: int = 20,
+        sinkhorn_eps: float = 1e-6,
+        recipe: str = "deepseek_v4",
+        backend: str = "auto",
+    ) -> None:
+        super().__init__()
+        if not isinstance(branch, nn.Cell):
+            raise TypeError(f"HyperConnection: branch must be a mindspore.nn.Cell, but got {type(branch).__name__}")
+        self.pre = MhcPre(
+            num_streams,
+            hidden_size,
+            use_gamma=use_gamma,
+            norm_eps=norm_eps,
+            hc_eps=hc_eps,
+            return_residual=True,
+            backend=backend,
+        )
+        self.sinkhorn = MhcSinkhorn(num_iters, sinkhorn_eps, recipe, backend)
+        self.branch = branch
+        self.post = MhcPost(backend)
+
+    def construct(self, x: Tensor, *args: Any) -> Any:
+        h_in, h_post, h_res, x = self.pre(x)
+        h_out = self.branch(h_in, *args)
+        if isinstance(h_out, tuple):
+            return (self.post(x, self.sinkhorn(h_res), h_out[0], h_post),) + h_out[1:]
+        return self.post(x, self.sinkhorn(h_res), h_out, h_post)

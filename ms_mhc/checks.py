@@ -7,6 +7,7 @@ compile time of a graph alike. A dimension that is not known at compile time is 
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 
 import mindspore as ms
@@ -108,12 +109,12 @@ def eps(operator: str, argument: str, value: Any) -> None:
 
 
 def number(operator: str, argument: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{operator}: {argument} must be a number, but got {_described(value)}")
 
 
 def positive_int(operator: str, argument: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{operator}: {argument} must be a positive int, but got {_described(value)}")
     if value < 1:
         raise ValueError(f"{operator}: {argument} must be a positive int, but got {value}")
@@ -192,3 +193,49 @@ def _parameters(operator: str, n: int, d: int, phi: Spec, alpha: Spec, gamma: Op
     fixed(operator, "alpha", alpha, (3,), "[3]: pre, post, res")
     if gamma is not None:
         fixed(operator, "gamma", gamma, (n, d), "[N, D]")
+
+
+def mhc_sinkhorn(operator: str, h_res: Spec, num_iters: Any, eps_value: Any, recipe: Any) -> int:
+    """Everything that aclnnMhcSinkhorn takes. Returns N."""
+    _dtype(operator, "h_res", h_res, (ms.float32,))
+    if len(h_res.shape) not in (3, 4) or h_res.shape[-1] != h_res.shape[-2]:
+        raise ValueError(
+            f"{operator}: h_res has shape {_shape_text(h_res.shape)}; accepted: square matrices [B, S, N, N] or [T, N, N]"
+        )
+    not_empty(operator, "h_res", h_res)
+    n = h_res.shape[-1]
+    if n is None:
+        raise ValueError(
+            f"{operator}: h_res has shape {_shape_text(h_res.shape)}; N must be known when the graph is compiled, "
+            f"only B, S and T may vary"
+        )
+    positive_int(operator, "num_iters", num_iters)
+    eps(operator, "eps", eps_value)
+    one_of(operator, "recipe", recipe, RECIPES)
+    return n
+
+
+def mhc_post(operator: str, x: Spec, h_res: Optional[Spec], h_out: Spec, h_post: Spec) -> Tuple[int, int]:
+    """Everything that aclnnMhcPost takes. Returns N and D."""
+    tokens, n, d = streams(operator, x)
+    if h_res is not None:
+        fixed(operator, "h_res", h_res, (*tokens, n, n), "[..., N, N]")
+    fixed(operator, "h_out", h_out, (*tokens, d), "[..., D]", (x.dtype,))
+    fixed(operator, "h_post", h_post, (*tokens, n), "[..., N]")
+    return n, d
+
+
+def expand_streams(operator: str, h: Spec, num_streams: Any) -> Shape:
+    """Any tensor [..., D] of a dtype that x may have. Returns its shape."""
+    _dtype(operator, "h", h, X_DTYPES)
+    if not h.shape:
+        raise ValueError(f"{operator}: h has rank 0; accepted: [..., D]")
+    positive_int(operator, "num_streams", num_streams)
+    return h.shape
+
+
+def merge_streams(operator: str, x: Spec) -> None:
+    """Any tensor [..., N, D] of a dtype that x may have."""
+    _dtype(operator, "x", x, X_DTYPES)
+    if len(x.shape) < 2:
+        raise ValueError(f"{operator}: x has shape {_shape_text(x.shape)}; accepted: [..., N, D]")

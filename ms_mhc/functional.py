@@ -7,9 +7,10 @@ pieces.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Optional, Tuple
+from typing import Any, Optional, Tuple, Union
 
-from mindspore import Tensor, nn
+import mindspore as ms
+from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
 from ms_mhc import checks
@@ -24,6 +25,11 @@ def spec(value: Any) -> Any:
     if isinstance(value, Tensor):
         return (value.shape, value.dtype)
     return str(type(value))
+
+
+def first(out: Union[Tensor, Tuple[Tensor, ...]]) -> Tensor:
+    """The result of a cell that may return more than its result."""
+    return out[0] if isinstance(out, tuple) else out
 
 
 class _MhcPre(nn.Cell):  # type: ignore[misc]
@@ -87,16 +93,59 @@ class _MhcPreBackward(nn.Cell):  # type: ignore[misc]
         return self.backward(*inputs, self.hc_eps)
 
 
+class _MhcSinkhorn(nn.Cell):  # type: ignore[misc]
+    """Forward and written backward of Sinkhorn.
+
+    Returns the matrices, or a tuple of them and what the backend saved for its backward.
+    """
+
+    def __init__(self, kernels: registry.Kernels, eps: float, num_iters: int, recipe: str) -> None:
+        super().__init__()
+        self.forward = kernels.forward
+        self.backward = kernels.backward
+        self.eps = eps
+        self.num_iters = num_iters
+        self.recipe = recipe
+
+    def construct(self, h_res: Tensor) -> Union[Tensor, Tuple[Tensor, ...]]:
+        return self.forward(h_res, self.eps, self.num_iters, self.recipe)
+
+    def bprop(
+        self, h_res: Tensor, out: Union[Tensor, Tuple[Tensor, ...]], dout: Union[Tensor, Tuple[Tensor, ...]]
+    ) -> Tuple[Tensor]:
+        if isinstance(out, tuple):
+            return (self.backward(dout[0], h_res, out[1:], self.eps, self.num_iters, self.recipe),)
+        return (self.backward(dout, h_res, (), self.eps, self.num_iters, self.recipe),)
+
+
+class _MhcPost(nn.Cell):  # type: ignore[misc]
+    """Forward and written backward of MhcPost."""
+
+    def __init__(self, kernels: registry.Kernels) -> None:
+        super().__init__()
+        self.forward = kernels.forward
+        self.backward = kernels.backward
+
+    def construct(self, x: Tensor, h_res: Optional[Tensor], h_out: Tensor, h_post: Tensor) -> Tensor:
+        return self.forward(x, h_res, h_out, h_post)
+
+    def bprop(
+        self, x: Tensor, h_res: Optional[Tensor], h_out: Tensor, h_post: Tensor, out: Tensor, dout: Tensor
+    ) -> Tuple[Optional[Tensor], ...]:
+        return self.backward(dout, x, h_res, h_out, h_post)
+
+
 @lru_cache(maxsize=None)
-def _cell(cell: Any, backend: str, by_name: bool, operator: str, *options: Any) -> nn.Cell:
+def _cell(cell: Any, backend: str, by_name: bool, job: Job, *options: Any) -> nn.Cell:
     chosen = next(b for b in registry.backends() if b.name == backend)
-    return cell(chosen.kernels(Job(operator, 1), by_name), *options)
+    return cell(chosen.kernels(job, by_name), *options)
 
 
 def _select(name: str, job: Job, wanted: str, cell: Any, *options: Any) -> nn.Cell:
     """The cell that does the job; one per backend and options, so that repeated calls share it."""
     checks.one_of(name, "backend", wanted, registry.names())
-    return _cell(cell, registry.choose(name, job, wanted).name, wanted != AUTO, job.operator, *options)
+    backend = registry.choose(name, job, wanted).name
+    return _cell(cell, backend, wanted != AUTO, job.without_sizes(), *options)
 
 
 @constexpr(check=False)
@@ -246,3 +295,129 @@ def mhc_pre_backward(
         spec(h_post),
     )
     return cell(*inputs, gamma, grad_x_post)
+
+
+@constexpr(check=False)
+def sinkhorn_cell(name: str, h_res: Any, num_iters: Any, eps: Any, recipe: Any, backend: Any) -> nn.Cell:
+    """Checks and choice, for :func:`mhc_sinkhorn` and the cell ``MhcSinkhorn``."""
+    described = checks.tensor(name, "h_res", h_res)
+    n = checks.mhc_sinkhorn(name, described, num_iters, eps, recipe)
+    job = Job("mhc_sinkhorn", n, num_iters=int(num_iters), recipe=recipe)
+    return _select(name, job, backend, _MhcSinkhorn, float(eps), int(num_iters), recipe)
+
+
+@constexpr(check=False)
+def post_cell(name: str, x: Any, h_res: Any, h_out: Any, h_post: Any, backend: Any) -> nn.Cell:
+    """Checks and choice, for :func:`mhc_post` and the cell ``MhcPost``."""
+    described = checks.tensor(name, "x", x)
+    h_res_spec = None if h_res is None else checks.tensor(name, "h_res", h_res)
+    n, d = checks.mhc_post(
+        name, described, h_res_spec, checks.tensor(name, "h_out", h_out), checks.tensor(name, "h_post", h_post)
+    )
+    return _select(name, Job("mhc_post", n, d, described.dtype, identity=h_res is None), backend, _MhcPost)
+
+
+def mhc_sinkhorn(
+    h_res: Tensor,
+    *,
+    num_iters: int = 20,
+    eps: float = 1e-6,
+    recipe: str = "deepseek_v4",
+    backend: str = "auto",
+) -> Tensor:
+    """Logits to nearly doubly stochastic matrices, by Sinkhorn's alternating normalisation (aclnnMhcSinkhorn).
+
+    ``"deepseek_v4"``, what the kernels do::
+
+        y = softmax(h_res, -1) + eps;  y = y / (colsum(y) + eps)
+        num_iters - 1 times:           y = y / (rowsum(y) + eps);  y = y / (colsum(y) + eps)
+
+    ``"paper"``, of the mHC paper::
+
+        y = exp(h_res - rowmax(h_res))
+        num_iters times:               y = y / (rowsum(y) + eps);  y = y / (colsum(y) + eps)
+
+    The two differ until they have converged. The gradient is the derivative of what was computed, converged or not.
+
+    Args:
+        h_res: logits, [B, S, N, N] or [T, N, N], float32.
+        num_iters: >= 1; the kernels take 1 to 100.
+        eps: added to every sum before it divides, >= 0.
+        recipe: ``"deepseek_v4"`` or ``"paper"``.
+        backend: ``"auto"``, or a backend by name.
+
+    Returns:
+        The matrices, in the shape of h_res, float32. Row index i is the stream that is read, column index j the stream
+        that is written, see :func:`mhc_post`.
+
+    Raises:
+        TypeError: an argument of the wrong type or dtype.
+        ValueError: matrices that are not square, an empty tensor, num_iters below 1, an unknown recipe or backend.
+        RuntimeError: a backend asked for by name that this machine lacks.
+    """
+    return first(sinkhorn_cell("mhc_sinkhorn", spec(h_res), num_iters, eps, recipe, backend)(h_res))
+
+
+def mhc_post(
+    x: Tensor, h_res: Optional[Tensor], h_out: Tensor, h_post: Tensor, *, backend: str = "auto"
+) -> Tensor:
+    """Mix the streams and write the layer's output back (aclnnMhcPost)::
+
+        out[j] = h_post[j] * h_out + sum_i h_res[i, j] * x[i]
+
+    Mind the orientation: the first index of h_res is the stream that is read, the second the stream that is written. As
+    a matrix product over streams this is the transpose of h_res times x. (CANN, DeepSeek V4 and Hugging Face use this
+    convention; the mHC paper writes the other one.)
+
+    Args:
+        x: the residual streams, [B, S, N, D] or [T, N, D], bfloat16, float16 or float32.
+        h_res: mixing matrices, [..., N, N], float32. ``None`` means the identity.
+        h_out: the layer's output, [..., D], in the dtype of x.
+        h_post: what each stream takes of it, [..., N], float32.
+        backend: ``"auto"``, or a backend by name.
+
+    Returns:
+        The next streams, in shape and dtype of x.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as :func:`mhc_pre`.
+    """
+    return post_cell("mhc_post", spec(x), spec(h_res), spec(h_out), spec(h_post), backend)(x, h_res, h_out, h_post)
+
+
+def expand_streams(h: Tensor, num_streams: int) -> Tensor:
+    """Start the residual streams: every stream a copy of h.
+
+    Args:
+        h: [..., D], float32, bfloat16 or float16.
+        num_streams: N, >= 1.
+
+    Returns:
+        [..., N, D], in the dtype of h.
+    """
+    repeats = _expand_repeats(spec(h), num_streams)
+    return ops.cast(ops.tile(ops.cast(h, ms.float32).expand_dims(-2), repeats), h.dtype)
+
+
+@constexpr(check=False)
+def _expand_repeats(h: Any, num_streams: Any) -> Tuple[int, ...]:
+    shape = checks.expand_streams("expand_streams", checks.tensor("expand_streams", "h", h), num_streams)
+    return (1,) * (len(shape) - 1) + (int(num_streams), 1)
+
+
+def merge_streams(x: Tensor) -> Tensor:
+    """End the residual streams: their mean.
+
+    Args:
+        x: [..., N, D], float32, bfloat16 or float16.
+
+    Returns:
+        [..., D], in the dtype of x. The mean is taken in float32.
+    """
+    return ops.cast(ops.cast(x, ms.float32).mean(_streams_axis(spec(x))), x.dtype)
+
+
+@constexpr(check=False)
+def _streams_axis(x: Any) -> int:
+    checks.merge_streams("merge_streams", checks.tensor("merge_streams", "x", x))
+    return -2

@@ -10,11 +10,16 @@ from __future__ import annotations
 from typing import Optional, Tuple
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor, ops
+from mindspore.ops import constexpr
 
 from ms_mhc.backends.registry import Backend, Kernels
 
 Tensors = Tuple[Tensor, ...]
+
+_TRANSPOSED_BY = ops.BatchMatMul(transpose_a=True)
+_BY_TRANSPOSED = ops.BatchMatMul(transpose_b=True)
 
 
 def _float32(x: Tensor) -> Tensor:
@@ -116,6 +121,98 @@ def mhc_pre_backward(
     return ops.cast(grad_x.reshape(shape), dtype), grad_phi, grad_alpha, grad_bias, grad_gamma
 
 
-_KERNELS = {"mhc_pre": Kernels(mhc_pre_forward, mhc_pre_backward)}
+def _same_row(n: int) -> Tensor:
+    """[N*N, N*N]: flattened matrices times this are their row sums, repeated over the row."""
+    return Tensor(np.kron(np.eye(n), np.ones((n, n))).astype(np.float32))
+
+
+def _same_column(n: int) -> Tensor:
+    return Tensor(np.kron(np.ones((n, n)), np.eye(n)).astype(np.float32))
+
+
+@constexpr
+def _step_sums(n: int, num_iters: int, recipe: str) -> Tuple[Tensor, ...]:
+    """Of each Sinkhorn step the matrix whose product with the flattened matrices gives the sums it divides by."""
+    row, column = _same_row(n), _same_column(n)
+    if recipe == "deepseek_v4":
+        return (column,) + (row, column) * (num_iters - 1)
+    return (row, column) * num_iters
+
+
+def _sinkhorn_start(h_res: Tensor, eps: float, recipe: str) -> Tensor:
+    """[T, N, N] before the first step."""
+    if recipe == "deepseek_v4":
+        return ops.softmax(h_res, -1) + eps
+    return ops.exp(h_res - ops.amax(h_res, -1, keepdims=True))
+
+
+def mhc_sinkhorn_forward(h_res: Tensor, eps: float, num_iters: int, recipe: str) -> Tensor:
+    """The steps of :func:`ms_mhc.reference.mhc_sinkhorn`. Nothing is saved: the backward recomputes."""
+    n = h_res.shape[-1]
+    y = _sinkhorn_start(h_res.reshape(-1, n, n), eps, recipe).reshape(-1, n * n)
+    for sums in _step_sums(n, num_iters, recipe):
+        y = y / (ops.matmul(y, sums) + eps)
+    return y.reshape(h_res.shape)
+
+
+def mhc_sinkhorn_backward(
+    grad_output: Tensor, h_res: Tensor, saved: Tensors, eps: float, num_iters: int, recipe: str
+) -> Tensor:
+    """The derivative of what :func:`mhc_sinkhorn_forward` computed, step by step."""
+    shape, n = h_res.shape, h_res.shape[-1]
+    h_res = h_res.reshape(-1, n, n)
+    start = _sinkhorn_start(h_res, eps, recipe)
+    y = start.reshape(-1, n * n)
+    steps = _step_sums(n, num_iters, recipe)
+    trace = ()
+    for sums in steps:
+        total = ops.matmul(y, sums) + eps
+        y = y / total
+        trace = trace + ((total, y),)
+
+    grad = grad_output.reshape(-1, n * n)
+    for k in range(len(steps)):
+        total, y = trace[-1 - k]
+        grad = (grad - ops.matmul(grad * y, steps[-1 - k])) / total
+    grad = grad.reshape(-1, n, n)
+    if recipe == "deepseek_v4":
+        softmax = start - eps
+        return (softmax * (grad - (grad * softmax).sum(-1, keepdims=True))).reshape(shape)
+    # exp(x - rowmax): the largest entry of each row (the first of equals) is a function of x as well
+    grad = grad * start
+    largest = ops.one_hot(ops.argmax(h_res, -1), n, Tensor(1.0, ms.float32), Tensor(0.0, ms.float32))
+    return (grad - largest * grad.sum(-1, keepdims=True)).reshape(shape)
+
+
+def mhc_post_forward(x: Tensor, h_res: Optional[Tensor], h_out: Tensor, h_post: Tensor) -> Tensor:
+    """The formula of :func:`ms_mhc.reference.mhc_post`."""
+    shape, dtype, n, d = x.shape, x.dtype, x.shape[-2], x.shape[-1]
+    x = _float32(x).reshape(-1, n, d)
+    if h_res is not None:
+        x = _TRANSPOSED_BY(h_res.reshape(-1, n, n), x)
+    out = ops.bmm(h_post.reshape(-1, n, 1), _float32(h_out).reshape(-1, 1, d)) + x
+    return ops.cast(out.reshape(shape), dtype)
+
+
+def mhc_post_backward(
+    grad_output: Tensor, x: Tensor, h_res: Optional[Tensor], h_out: Tensor, h_post: Tensor
+) -> Tuple[Tensor, Optional[Tensor], Tensor, Tensor]:
+    """The formulas of :func:`ms_mhc.reference.mhc_post_backward`; no grad_h_res where there is no h_res."""
+    shape, dtype, n, d = x.shape, x.dtype, x.shape[-2], x.shape[-1]
+    grad = _float32(grad_output).reshape(-1, n, d)
+    grad_h_out = ops.bmm(h_post.reshape(-1, 1, n), grad).reshape(h_out.shape)
+    grad_h_post = ops.bmm(grad, _float32(h_out).reshape(-1, d, 1)).reshape(h_post.shape)
+    if h_res is None:
+        return grad_output, None, ops.cast(grad_h_out, dtype), grad_h_post
+    grad_x = ops.bmm(h_res.reshape(-1, n, n), grad).reshape(shape)
+    grad_h_res = _BY_TRANSPOSED(_float32(x).reshape(-1, n, d), grad).reshape(h_res.shape)
+    return ops.cast(grad_x, dtype), grad_h_res, ops.cast(grad_h_out, dtype), grad_h_post
+
+
+_KERNELS = {
+    "mhc_pre": Kernels(mhc_pre_forward, mhc_pre_backward),
+    "mhc_sinkhorn": Kernels(mhc_sinkhorn_forward, mhc_sinkhorn_backward),
+    "mhc_post": Kernels(mhc_post_forward, mhc_post_backward),
+}
 
 BACKEND = Backend("composite", refusal=lambda job: None, kernels=lambda job, by_name: _KERNELS[job.operator])

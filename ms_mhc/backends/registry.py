@@ -31,6 +31,10 @@ class Job:
     recipe: Optional[str] = None
     identity: bool = False  # mhc_post without h_res
 
+    def without_sizes(self) -> Job:
+        """The part of a job that kernels are made for; they take any sizes and dtypes that were not refused."""
+        return Job(self.operator, 0, num_iters=self.num_iters)
+
 
 @dataclass(frozen=True)
 class Refusal:
