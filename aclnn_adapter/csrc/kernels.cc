@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled once per instruction set, with -DMHC_ISA=<its name> and the flags that allow it. Here the element type and
+// the number of streams become template arguments.
+#if !defined(MHC_ISA)
+#define MHC_ISA baseline
+#endif
+
+#include "kernels.h"
+
+#include "post_kernels.h"
+#include "pre_backward_kernels.h"
+#include "pre_forward_kernels.h"
+#include "sinkhorn_kernels.h"
+
+namespace mhc {
+namespace MHC_ISA {
+
+template <int kValue>
+struct Number {
+  static constexpr int value = kValue;
+};
+
+// work(Number<n>) for the numbers of streams that are known at compile time, work(Number<0>) for any other
+template <typename Work>
+inline void with_streams(int64_t n, const Work &work) {
+  switch (n) {
+    case 1: return work(Number<1>{});
+    case 2: return work(Number<2>{});
+    case 4: return work(Number<4>{});
+    case 6: return work(Number<6>{});
+    case 8: return work(Number<8>{});
+    default: return work(Number<0>{});
+  }
+}
+
+template <typename Work>
+inline void with_element(Element element, const Work &work) {
+  switch (element) {
+    case Element::kFloat32: return work(float{});
+    case Element::kFloat16: return work(Half{});
+    case Element::kBFloat16: return work(BFloat16{});
+  }
+}
+
+static void pre_forward(const PreForward &a, const PreLayout &l, const float *phi, int64_t begin, int64_t end,
+                        void *scratch) {
+  with_element(a.element, [&](auto scalar) {
+    with_streams(l.n, [&](auto n) { pre_forward_block<n.value, decltype(scalar)>(a, l, phi, begin, end, scratch); });
+  });
+}
+
+static void pre_gates(const PreBackward &a, const PreLayout &l, int64_t begin, int64_t end, int64_t block,
+                      const PreGates &gates) {
+  with_element(a.element, [&](auto scalar) {
+    with_streams(l.n, [&](auto n) { pre_backward_gates<n.value, decltype(scalar)>(a, l, begin, end, block, gates); });
+  });
+}
+
+static void pre_tile(const PreBackward &a, const PreLayout &l, const float *phi, int64_t begin, int64_t end,
+                     int64_t tile, const PreGates &gates, double *total, bool stream, void *scratch) {
+  with_element(a.element, [&](auto scalar) {
+    pre_backward_tile<decltype(scalar)>(a, l, phi, begin, end, tile, gates, total, stream, scratch);
+  });
+}
+
+static void post_forward(const PostForward &a, int64_t begin, int64_t end, bool stream) {
+  with_element(a.element, [&](auto scalar) {
+    with_streams(a.sizes.streams, [&](auto n) {
+      if (stream) return post_forward_tokens<n.value, true, decltype(scalar)>(a, begin, end);
+      post_forward_tokens<n.value, false, decltype(scalar)>(a, begin, end);
+    });
+  });
+}
+
+static void post_backward(const PostBackward &a, int64_t begin, int64_t end, bool stream) {
+  with_element(a.element, [&](auto scalar) {
+    with_streams(a.sizes.streams, [&](auto n) {
+      if (stream) return post_backward_tokens<n.value, true, decltype(scalar)>(a, begin, end);
+      post_backward_tokens<n.value, false, decltype(scalar)>(a, begin, end);
+    });
+  });
+}
+
+static void sinkhorn_forward(const SinkhornForward &a, int64_t begin, int64_t end, void *scratch) {
+  with_streams(a.sizes.streams, [&](auto n) { sinkhorn_forward_tokens<n.value>(a, begin, end, scratch); });
+}
+
+static void sinkhorn_backward(const SinkhornBackward &a, int64_t begin, int64_t end, void *scratch) {
+  with_streams(a.sizes.streams, [&](auto n) { sinkhorn_backward_tokens<n.value>(a, begin, end, scratch); });
+}
+
+extern const Kernels kernels;
+const Kernels kernels = {
+    pre_forward,  pre_forward_scratch, pre_gates,        pre_tile,
+    pre_backward_scratch, post_forward, post_backward,   sinkhorn_forward,
+    sinkhorn_forward_scratch, sinkhorn_backward, sinkhorn_backward_scratch,
+};
+
+}  // namespace MHC_ISA
+}  // namespace mhc

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is compiled once per instruction set: the work on a range of tokens, or on a range of columns, by one thread.
+// Threads, scratch memory and the choice of the instruction set are the callers' (pre.cc, post.cc, sinkhorn.cc).
+#pragma once
+
+#include <cstdint>
+
+#include "mhc.h"
+
+namespace mhc {
+
+// Tokens are taken in blocks, so that what is loaded of phi serves many of them; columns in tiles, so that a tile of phi
+// stays in the innermost cache. A tile lies within one stream; the last tile of a stream may be narrower.
+constexpr int kTokenBlock = 32;
+constexpr int kTile = 64;
+
+// The cache line, which is also the widest vector.
+constexpr int64_t kAlignment = 64;
+
+struct PreLayout {
+  explicit PreLayout(const Sizes &sizes)
+      : n(sizes.streams),
+        d(sizes.hidden),
+        nd(n * d),
+        f(n * n + 2 * n),
+        tiles_per_stream((d + kTile - 1) / kTile),
+        tiles(n * tiles_per_stream) {}
+
+  int64_t stream(int64_t tile) const { return tile / tiles_per_stream; }
+  int64_t first(int64_t tile) const { return tile % tiles_per_stream * kTile; }  // within the stream
+  int64_t width(int64_t tile) const { return d - first(tile) < kTile ? d - first(tile) : kTile; }
+  // phi, and its gradient, by tiles: [tiles, F, kTile], zero beyond the width
+  int64_t packed_size() const { return tiles * f * kTile; }
+
+  int64_t n, d, nd, f, tiles_per_stream, tiles;
+};
+
+// What the backward pass knows of each token of a group once its gates are done.
+struct PreGates {
+  float *grad_mix;             // [tokens, F]
+  float *grad_mix_transposed;  // [blocks, F, kTokenBlock], zero beyond the last token
+  float *of_x;                 // [tokens], the factor of x in grad_x
+  double *sums;                // [blocks, F + 3]: grad_bias, grad_alpha
+};
+
+struct Kernels {
+  // Tokens [begin, end), at most kTokenBlock of them. `phi` is phi * gamma, packed.
+  void (*pre_forward)(const PreForward &, const PreLayout &, const float *phi, int64_t begin, int64_t end, void *scratch);
+  int64_t (*pre_forward_scratch)(const PreLayout &);
+
+  // Tokens [begin, end), at most kTokenBlock of them: block number `block` of the group.
+  void (*pre_backward_gates)(const PreBackward &, const PreLayout &, int64_t begin, int64_t end, int64_t block,
+                             const PreGates &);
+  // All tokens of the group [begin, end), and one tile of columns: writes grad_x there, and adds this group's share of
+  // gradient of the product with phi to total[F, kTile].
+  void (*pre_backward_tile)(const PreBackward &, const PreLayout &, const float *phi, int64_t begin, int64_t end,
+                            int64_t tile, const PreGates &, double *total, bool stream, void *scratch);
+  int64_t (*pre_backward_scratch)(const PreLayout &);
+
+  void (*post_forward)(const PostForward &, int64_t begin, int64_t end, bool stream);
+  void (*post_backward)(const PostBackward &, int64_t begin, int64_t end, bool stream);
+
+  // Any range of tokens; they are taken in groups of as many as there are lanes.
+  void (*sinkhorn_forward)(const SinkhornForward &, int64_t begin, int64_t end, void *scratch);
+  int64_t (*sinkhorn_forward_scratch)(const SinkhornForward &);
+  void (*sinkhorn_backward)(const SinkhornBackward &, int64_t begin, int64_t end, void *scratch);
+  int64_t (*sinkhorn_backward_scratch)(const SinkhornBackward &);
+};
+
+// Of the best instruction set that this processor has, or of the one that the environment variable
+// MS_MHC_CPU_ISA names (baseline, avx2, avx512), if it has that.
+const Kernels &kernels();
+
+}  // namespace mhc
