@@ -1,0 +1,83 @@
+"""``python -m aclnn_adapter.host [OPTIONS] PROGRAM [ARGS]``: run a program on the host CANN."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Dict, List, NoReturn, Optional, Sequence
+
+from .build import CACHE_VARIABLE, BuildError, Variant, compiler_problem, installation
+from .mindspore_needs import MindSporeMissing
+
+EXIT_CANNOT_BUILD = 69  # EX_UNAVAILABLE
+SOCS = ("Ascend950PR_9579", "Ascend910B1", "Ascend910_9382")
+
+_EPILOG = f"""
+PROGRAM is a file, or -m MODULE, or -c CODE, as for python. The libraries are built once and kept in
+$XDG_CACHE_HOME/aclnn-host-cann or ~/.cache/aclnn-host-cann; ${CACHE_VARIABLE} names another folder.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(prog="python -m aclnn_adapter.host", description=__doc__, epilog=_EPILOG)
+    result.add_argument("--soc", default=SOCS[0], help=f"what the device claims to be, such as {', '.join(SOCS)}")
+    result.add_argument("--without", action="append", default=[], metavar="OPERATOR", help="hide an aclnn entry point")
+    result.add_argument("--cann-header", choices=("new", "old"), default="new", help="old: without gradXPostOptional")
+    result.add_argument("--executor-reuse", choices=("on", "off"), default="on", help="off: not repeatable")
+    result.add_argument("--trace", metavar="FILE", help="write one line of JSON per aclnn call")
+    result.add_argument("--check-leaks", action="store_true", help="exit status 86 when something is left at exit")
+    result.add_argument("--where", action="store_true", help="build if needed and print the root of the installation")
+    result.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM [ARGS]")
+    return result
+
+
+def environment(options: argparse.Namespace) -> Dict[str, str]:
+    """The environment in which a program finds the host CANN."""
+    hidden = {name[: -len("GetWorkspaceSize")] if name.endswith("GetWorkspaceSize") else name for name in options.without}
+    root = installation(Variant(tuple(sorted(hidden)), options.cann_header == "old"))
+    libraries = root / "lib64"
+    env = dict(os.environ)
+    env.update(
+        ASCEND_HOME_PATH=str(root),
+        ASCEND_OPP_PATH=str(root / "opp"),
+        LD_LIBRARY_PATH=_before(str(libraries), env.get("LD_LIBRARY_PATH"), ":"),
+        LD_PRELOAD=_before(str(libraries / "libshmem.so"), env.get("LD_PRELOAD"), " "),
+        CANN_HOST_SOC=options.soc,
+        CANN_HOST_EXECUTOR_REUSE=options.executor_reuse,
+        CANN_HOST_CHECK_LEAKS="1" if options.check_leaks else "0",
+        CANN_HOST_TRACE=os.path.abspath(options.trace) if options.trace else "",
+        CANN_HOST_PROCESS=str(os.getpid()),  # stays the same when this process turns into the program
+    )
+    return env
+
+
+def _before(first: str, rest: Optional[str], separator: str) -> str:
+    return f"{first}{separator}{rest}" if rest else first
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> NoReturn:
+    """Build if needed, then turn into the program."""
+    options = parser().parse_args(arguments)
+    try:
+        env = environment(options)
+    except (BuildError, MindSporeMissing) as problem:
+        sys.exit(_complain(str(problem)))
+    if options.where:
+        print(env["ASCEND_HOME_PATH"])
+        sys.exit(0)
+    if not options.program:
+        parser().error("a program is needed")
+    program: List[str] = options.program
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, *program], env)
+
+
+def _complain(message: str) -> int:
+    print(f"aclnn_adapter.host: {message}", file=sys.stderr)
+    return EXIT_CANNOT_BUILD
+
+
+if __name__ == "__main__":
+    main()

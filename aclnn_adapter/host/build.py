@@ -1,0 +1,226 @@
+"""Build the host CANN once and keep it in a cache folder.
+
+A cache folder holds the objects that were compiled for one MindSpore and one state of the sources, and beside them one
+CANN installation per variant: which entry points are hidden, and which header is served.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Iterator, List, Sequence, Set, Tuple
+
+from . import elf, stubs, vendor
+from .mindspore_needs import Wheel
+
+CACHE_VARIABLE = "CANN_HOST_CACHE"
+COMPILER = "g++"
+
+_HERE = Path(__file__).resolve().parent
+_SOURCES = _HERE / "src"
+_CSRC = _HERE.parent / "csrc"
+_FLAGS = ["-std=c++17", "-O3", "-march=native", "-fPIC", "-fopenmp", "-fvisibility=hidden"]
+_WARNINGS = ["-Wall", "-Wextra", "-Werror"]
+_OLD_STRINGS = "-D_GLIBCXX_USE_CXX11_ABI=0"  # what MindSpore's Ascend libraries are compiled with
+
+
+class BuildError(RuntimeError):
+    """The host CANN cannot be built here."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """What differs between CANN installations built from the same objects."""
+
+    hidden: Tuple[str, ...] = ()  # operators whose two entry points are not exported
+    old_header: bool = False
+
+    @property
+    def folder(self) -> str:
+        if self == Variant():
+            return "plain"
+        return "variant-" + _digest([repr(dataclasses.astuple(self)).encode()])
+
+
+def compiler_problem() -> str:
+    """Why the host CANN cannot be built here, or an empty string."""
+    if shutil.which(COMPILER) is None:
+        return f"the host CANN needs a C++ compiler: {COMPILER} was not found on PATH"
+    return ""
+
+
+def cache_root() -> Path:
+    """Where built installations are kept."""
+    if os.environ.get(CACHE_VARIABLE):
+        return Path(os.environ[CACHE_VARIABLE]).absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base).absolute() / "aclnn-host-cann"
+
+
+def installation(variant: Variant) -> Path:
+    """The root of a CANN installation, built if it is not there yet."""
+    wheel = Wheel.installed()
+    sources = _source_files()
+    key = _digest([wheel.version.encode(), _machine(), *(s.read_bytes() for s in sources)])
+    root = cache_root() / f"mindspore-{wheel.version}-{key}"
+    target = root / variant.folder / "cann"  # MindSpore looks for "cann" in the path of its libraries
+    if target.is_dir():
+        return target
+    problem = compiler_problem()
+    if problem:
+        raise BuildError(problem)
+    root.mkdir(parents=True, exist_ok=True)
+    with _lock(root / "lock"):
+        if not (root / "objects").is_dir():
+            with _appearing(root / "objects") as folder:
+                _compile(folder, wheel)
+        if not target.is_dir():
+            with _appearing(target.parent) as folder:
+                _link(folder / "cann", root / "objects", variant)
+    return target
+
+
+def _source_files() -> List[Path]:
+    ours = [p for p in _HERE.rglob("*") if p.suffix in (".py", ".cc", ".h")]
+    return sorted([*ours, *_CSRC.glob("*.cc"), *_CSRC.glob("*.h"), _HERE.parent / "operators.py"])
+
+
+def _machine() -> bytes:
+    """What -march=native depends on."""
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return "".join(sorted({line for line in lines if line.startswith(("flags", "Features"))})).encode()
+    return platform.machine().encode()
+
+
+def _digest(parts: Sequence[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """One builder at a time; the others wait and then find everything built."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def _appearing(target: Path) -> Iterator[Path]:
+    """A folder that appears complete or not at all."""
+    folder = Path(tempfile.mkdtemp(prefix=target.name + ".", dir=target.parent))
+    try:
+        yield folder
+        folder.chmod(0o755)
+        folder.rename(target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _compile(folder: Path, wheel: Wheel) -> None:
+    """Every object file, in one folder per library."""
+    table = folder / "framework/contract_table.cc"
+    table.parent.mkdir()
+    table.write_text(vendor.contract_table())
+    jobs = [(table, table.with_suffix(".o"))]
+    jobs += [(s, (folder / s.relative_to(_SOURCES)).with_suffix(".o")) for s in sorted(_SOURCES.rglob("*.cc"))]
+    jobs += [(s, folder / "csrc" / (s.stem + ".o")) for s in sorted(_CSRC.glob("*.cc"))]
+    _compile_all(jobs)
+
+    # What MindSpore wants and the sources do not define becomes a stub.
+    served: Set[str] = set()
+    for _, built in jobs:
+        served |= elf.object_symbols(built).defined
+    wanted = wheel.linked_symbols() | wheel.looked_up_symbols()
+    mangled = {name for name in wanted if name.startswith("_Z")}
+    generated = {
+        "runtime/c_stubs.cc": stubs.c_stubs(sorted(wanted - mangled - served)),
+        "ge/cxx_stubs.cc": stubs.cxx_stubs(mangled - served),
+        "hccl/c_stubs.cc": stubs.c_stubs(sorted(wheel.collective_symbols() - wanted)),
+        "empty/empty.cc": "",
+    }
+    for name, text in generated.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    _compile_all([(folder / name, (folder / name).with_suffix(".o")) for name in generated])
+
+
+def _compile_all(jobs: Sequence[Tuple[Path, Path]]) -> None:
+    headers = _digest([h.read_bytes() for folder in (_SOURCES, _CSRC) for h in sorted(folder.rglob("*.h"))])
+    with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
+        list(pool.map(lambda job: _compile_one(*job, headers), jobs))
+
+
+def _compile_one(source: Path, target: Path, headers: str) -> None:
+    """An object file, from the cache if neither the source nor a header changed since it was compiled."""
+    flags = [*_FLAGS, f"-I{_SOURCES}", f"-I{_CSRC}"]
+    if source.parent != _CSRC:
+        flags += _WARNINGS
+    if target.parent.name == "ge":
+        flags.append(_OLD_STRINGS)
+    known = cache_root() / "objects" / (_digest([source.read_bytes(), headers.encode(), repr(flags).encode(), _machine()]) + ".o")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not known.is_file():
+        _run([COMPILER, *flags, "-c", str(source), "-o", str(target)])
+        known.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.link(target, known)
+    else:
+        os.link(known, target)
+
+
+def _link(root: Path, objects: Path, variant: Variant) -> None:
+    """A CANN installation from compiled objects."""
+    libraries = root / "lib64"
+    libraries.mkdir(parents=True)
+
+    def library(name: str, folders: Sequence[str], needed: Sequence[str], *options: str) -> None:
+        built = sorted(str(o) for folder in folders for o in (objects / folder).rglob("*.o"))
+        links = ["-Wl,--no-as-needed", f"-L{libraries}", *(f"-l{n}" for n in needed)]
+        soname = f"-Wl,-soname,{name}.so"
+        output = str(libraries / f"{name}.so")
+        _run([COMPILER, "-shared", "-fopenmp", soname, "-o", output, *built, *links, "-Wl,-rpath,$ORIGIN", *options])
+
+    library("libascendcl", ["runtime"], [])
+    library("libge_runner", ["ge"], [])
+    library("libnnopbase", ["framework"], ["ascendcl"], "-Wl,-z,defs")
+    with tempfile.TemporaryDirectory() as scratch:
+        hidden = Path(scratch, "hidden.map")
+        names = [symbol for name in variant.hidden for symbol in (name, f"{name}GetWorkspaceSize")]
+        hidden.write_text("{ local: " + "".join(f"{name}; " for name in names) + "};\n")
+        options = [f"-Wl,--version-script={hidden}"] if names else []
+        library("libopapi", ["operators", "mhc", "csrc"], ["nnopbase", "ascendcl"], "-Wl,-z,defs", *options)
+    library("libhccl", ["hccl"], ["ascendcl", "ge_runner"])
+    for name in stubs.EMPTY_LIBRARIES:
+        library(name, ["empty"], ["ascendcl", "ge_runner"])
+    unknown = [n for n in variant.hidden if n not in _operators(objects)]
+    if unknown:
+        raise BuildError(f"the host CANN has no operator {', '.join(unknown)} that could be hidden")
+    vendor.write_vendor_files(root, variant.old_header)
+
+
+def _operators(objects: Path) -> Set[str]:
+    """The names of the aclnn operators that the objects define."""
+    names: Set[str] = set()
+    for folder in ("operators", "mhc"):
+        for path in (objects / folder).rglob("*.o"):
+            names |= elf.object_symbols(path).defined
+    return {name for name in names if name + "GetWorkspaceSize" in names}
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LD_PRELOAD": ""})
+    if done.returncode:
+        raise BuildError(f"the compiler failed:\n{' '.join(command)}\n{done.stderr}")

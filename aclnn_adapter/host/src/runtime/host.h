@@ -1,0 +1,52 @@
+// What the runtime (libascendcl) offers to the other host libraries, beside the vendor's own interface.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#define HOST_API __attribute__((visibility("default")))
+
+namespace host {
+
+// The options of the command line; they travel in environment variables.
+struct Settings {
+  std::string soc_name;       // CANN_HOST_SOC
+  std::string trace_file;     // CANN_HOST_TRACE, empty for none
+  bool executor_reuse;        // CANN_HOST_EXECUTOR_REUSE=off: executors refuse to be repeatable
+  bool check_leaks;           // CANN_HOST_CHECK_LEAKS=1: something left at exit makes the exit status non-zero
+  std::size_t device_memory;  // CANN_HOST_MEMORY, in bytes
+};
+
+HOST_API const Settings &settings();
+
+// The soc version that CANN derives from the soc's name, such as ascend950 from Ascend950PR_9579.
+HOST_API std::string soc_version();
+
+// Keeps the text for aclGetRecentErrMsg and prints it, as CANN's own log would.
+HOST_API void report_error(const std::string &message);
+
+// Whether all of [address, address + bytes) is device memory that is mapped now.
+HOST_API bool is_device_memory(const void *address, std::size_t bytes);
+
+HOST_API std::size_t live_device_bytes();
+
+// Objects that the vendor's interface creates and destroys. What is left at exit is a leak.
+enum class Kind {
+  kTensor,
+  kTensorList,
+  kScalar,
+  kIntArray,
+  kBoolArray,
+  kFloatArray,
+  kExecutor,
+  kRepeatableExecutor,
+  kEvent,
+  kOperatorObject,  // descriptions, buffers and attributes of the older operator interface
+  kCount
+};
+
+HOST_API void count(Kind kind, int change);
+HOST_API std::int64_t living(Kind kind);
+
+}  // namespace host

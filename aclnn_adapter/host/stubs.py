@@ -1,0 +1,44 @@
+"""Sources of the libraries that exist only so that MindSpore's Ascend plugin can be loaded."""
+
+from __future__ import annotations
+
+from typing import Iterable, Set
+
+from . import elf
+
+# Libraries that are looked for by name and need no symbol of their own. libshmem is one that the wheel brings itself
+# and that wants a driver: the empty one is preloaded to keep it out.
+EMPTY_LIBRARIES = (
+    "libacl_op_compiler",
+    "libacl_tdt_channel",
+    "libascend_hal",
+    "libc_sec",
+    "libgraph",
+    "liblcal_ms",
+    "libmsprofiler",
+    "libplatform",
+    "libprofapi",
+    "libruntime",
+    "libshmem",
+)
+
+
+def c_stubs(names: Iterable[str]) -> str:
+    """C functions that do nothing and return 0, success."""
+    return "".join(f'extern "C" __attribute__((visibility("default"))) long {name}() {{ return 0; }}\n' for name in names)
+
+
+def cxx_stubs(mangled: Set[str]) -> str:
+    """C++ functions under their mangled names.
+
+    A constructor clears a handle, which holds one shared_ptr. But registrars are empty classes, one byte each: clearing
+    more would overwrite their neighbours. Everything else returns its first argument, so that chains of calls hold.
+    """
+    constructed = elf.constructors(mangled)
+    lines = ["#include <cstring>", "#define STUB extern \"C\" __attribute__((visibility(\"default\"))) void *"]
+    for number, name in enumerate(sorted(mangled)):
+        clears = name in constructed and "Register" not in constructed[name]
+        body = "std::memset(self, 0, 16); return self;" if clears else "return self;"
+        lines.append(f'STUB stub{number}(void *self) __asm__("{name}");')
+        lines.append(f"void *stub{number}(void *self) {{ {body} }}")
+    return "\n".join(lines) + "\n"

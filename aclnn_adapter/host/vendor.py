@@ -1,0 +1,154 @@
+"""The files of a CANN installation that describe the mHC operators, generated from their contract."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Dict, List, Sequence, Union
+
+from ..operators import A2, A3, A5, MHC_PRE_BACKWARD, OPERATORS, TENSOR, Argument, Operator
+
+SOC_VERSIONS = (A5, A3, A2)
+CANN_VERSION = "9.1.0"
+
+_ACL_BASE = """#pragma once
+#include <stddef.h>
+#include <stdint.h>
+typedef int aclDataType;
+typedef int aclError;
+typedef void *aclrtStream;
+"""
+
+_ACL_META = """#pragma once
+#include "acl/acl_base.h"
+#define ACLNN_API __attribute__((visibility("default")))
+typedef int32_t aclnnStatus;
+typedef struct aclOpExecutor aclOpExecutor;
+typedef struct aclTensor aclTensor;
+typedef struct aclScalar aclScalar;
+typedef struct aclIntArray aclIntArray;
+typedef struct aclFloatArray aclFloatArray;
+typedef struct aclBoolArray aclBoolArray;
+typedef struct aclTensorList aclTensorList;
+"""
+
+
+def write_vendor_files(root: Path, old_header: bool) -> None:
+    """Lay out headers, operator information and version below the root of a CANN installation."""
+    files = {
+        "include/acl/acl_base.h": _ACL_BASE,
+        "include/aclnn/acl_meta.h": _ACL_META,
+        "opp/version.info": f"Version={CANN_VERSION}\n",
+        "version.cfg": f"version=[{CANN_VERSION}]\n",
+    }
+    for operator in OPERATORS.values():
+        shown = _before_residual_gradient(operator) if old_header and operator is MHC_PRE_BACKWARD else operator
+        files[f"include/aclnnop/{operator.header}"] = header(shown)
+    for soc in SOC_VERSIONS:
+        path = f"opp/built-in/op_impl/ai_core/tbe/config/{soc}/aic-{soc}-ops-info.json"
+        files[path] = json.dumps(operator_information(soc), indent=1)
+    for name, text in files.items():
+        path_to = root / name
+        path_to.parent.mkdir(parents=True, exist_ok=True)
+        path_to.write_text(text)
+    (root / "opp/vendors").mkdir(exist_ok=True)
+
+
+def header(operator: Operator) -> str:
+    """The vendor's header of one operator."""
+    parameters = [_parameter(a, operator) for a in operator.arguments]
+    parameters += ["uint64_t *workspaceSize", "aclOpExecutor **executor"]
+    indent = ",\n    "
+    return (
+        '#pragma once\n#include "aclnn/acl_meta.h"\n#ifdef __cplusplus\nextern "C" {\n#endif\n\n'
+        f"ACLNN_API aclnnStatus {operator.name}GetWorkspaceSize(\n    {indent.join(parameters)});\n\n"
+        f"ACLNN_API aclnnStatus {operator.name}(\n    void *workspace, uint64_t workspaceSize, "
+        "aclOpExecutor *executor, aclrtStream stream);\n\n#ifdef __cplusplus\n}\n#endif\n"
+    )
+
+
+def _parameter(argument: Argument, operator: Operator) -> str:
+    if argument.c_type != TENSOR:
+        return f"{argument.c_type} {argument.name}"
+    # The outputs of the first backward operator are const in the vendor's header too.
+    constant = argument.role == "input" or operator.name.startswith(MHC_PRE_BACKWARD.name)
+    return f"{'const ' if constant else ''}aclTensor *{argument.name}"
+
+
+def _before_residual_gradient(operator: Operator) -> Operator:
+    """The prototype before gradXPostOptional was added, when hcEps was still documented as a double."""
+    kept = [a for a in operator.arguments if a.name != "gradXPostOptional"]
+    return dataclasses.replace(
+        operator, arguments=tuple(dataclasses.replace(a, c_type="double") if a.name == "hcEps" else a for a in kept)
+    )
+
+
+def operator_information(soc: str) -> Dict[str, Dict[str, object]]:
+    """What the kernels of one soc take, in the form of aic-<soc>-ops-info.json."""
+    return {o.name[len("aclnn") :]: _information(o) for o in OPERATORS.values() if soc in o.limits}
+
+
+def _information(operator: Operator) -> Dict[str, object]:
+    entries: Dict[str, object] = {}
+    for kind, arguments in (("input", operator.inputs), ("output", operator.outputs)):
+        for position, argument in enumerate(arguments):
+            entries[f"{kind}{position}"] = {
+                "name": argument.snake_name,
+                "dtype": "bfloat16,float16" if argument.dtype == "x" else "float,float",
+                "format": "ND,ND",
+                "paramType": "optional" if argument.optional else "required",
+            }
+    entries["attr"] = {"list": ",".join(a.snake_name for a in operator.attrs)}
+    for argument in operator.attrs:
+        entries[f"attr_{argument.snake_name}"] = {
+            "paramType": "optional",
+            # The vendor's files know no double: they say float where the C prototype has either.
+            "type": "int" if argument.c_type == "int64_t" else "float",
+            "defaultValue": str(argument.default),
+            "value": "all",
+        }
+    return entries
+
+
+def contract_table() -> str:
+    """The contract as C++ (src/framework/contract.h)."""
+    entries = ",\n".join(_operator(o) for o in OPERATORS.values())
+    return (
+        '#include "framework/contract.h"\n\nnamespace host::contract {\n\n'
+        "const std::vector<Operator> &table() {\n  static const auto *operators = new std::vector<Operator>{\n"
+        f"{entries}\n  }};\n  return *operators;\n}}\n\n}}  // namespace host::contract\n"
+    )
+
+
+def _operator(operator: Operator) -> str:
+    arguments = ",\n".join(f"      {_argument(a)}" for a in operator.arguments)
+    limits: List[str] = []
+    for soc, limit in operator.limits.items():
+        most = "{}" if limit.max_hidden_size is None else str(limit.max_hidden_size)
+        iterations = "{}" if limit.num_iters is None else f"{{{{{limit.num_iters[0]}, {limit.num_iters[1]}}}}}"
+        streams = _list(limit.num_streams or ())
+        size = f"{limit.min_hidden_size}, {most}, {limit.hidden_size_multiple}"
+        limits.append(f'{{"{soc}", {{{streams}, {size}, {iterations}}}}}')
+    return f'    {{"{operator.name}",\n     {{\n{arguments}\n     }},\n     {{{", ".join(limits)}}}}}'
+
+
+def _argument(argument: Argument) -> str:
+    words = (argument.name, argument.role, argument.c_type, argument.dtype)
+    texts = ", ".join(f'"{word}"' for word in words)
+    dims = _list([_dim(d) for d in argument.shape])
+    return f"{{{texts}, {dims}, {'true' if argument.optional else 'false'}}}"
+
+
+def _dim(dim: Union[str, int]) -> str:
+    factor, symbols = 1, []
+    for part in str(dim).split("*"):
+        if part.isdigit():
+            factor *= int(part)
+        else:
+            symbols.append(f'"{part}"')
+    return f"{{{factor}, {_list(symbols)}}}"
+
+
+def _list(items: Sequence[object]) -> str:
+    return "{" + ", ".join(str(item) for item in items) + "}"
