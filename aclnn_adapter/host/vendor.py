@@ -11,6 +11,7 @@ from ..operators import A2, A3, A5, MHC_PRE_BACKWARD, OPERATORS, TENSOR, Argumen
 
 SOC_VERSIONS = (A5, A3, A2)
 CANN_VERSION = "9.1.0"
+PYTHON_FOLDER = "opp/built-in/op_impl/ai_core/tbe"
 
 _ACL_BASE = """#pragma once
 #include <stddef.h>
@@ -39,14 +40,15 @@ def write_vendor_files(root: Path, old_header: bool) -> None:
     files = {
         "include/acl/acl_base.h": _ACL_BASE,
         "include/aclnn/acl_meta.h": _ACL_META,
-        "opp/version.info": f"Version={CANN_VERSION}\n",
         "version.cfg": f"version=[{CANN_VERSION}]\n",
+        "opp/version.info": f"Version={CANN_VERSION}\n",
+        "compiler/version.info": f"Version={CANN_VERSION}\n",
     }
     for operator in OPERATORS.values():
         shown = _before_residual_gradient(operator) if old_header and operator is MHC_PRE_BACKWARD else operator
         files[f"include/aclnnop/{operator.header}"] = header(shown)
     for soc in SOC_VERSIONS:
-        path = f"opp/built-in/op_impl/ai_core/tbe/config/{soc}/aic-{soc}-ops-info.json"
+        path = f"{PYTHON_FOLDER}/config/{soc}/aic-{soc}-ops-info.json"
         files[path] = json.dumps(operator_information(soc), indent=1)
     for name, text in files.items():
         path_to = root / name

@@ -188,4 +188,11 @@ HOST_API int InitHugeMemThreadLocal(void *, bool) { return 0; }
 HOST_API void UnInitHugeMemThreadLocal(void *, bool) {}
 HOST_API void ReleaseHugeMem(void *, bool) {}
 
+// A cache of executors inside the vendor's framework, which no operator here uses.
+HOST_API bool CanUsePTACache(const char *) { return false; }
+HOST_API void InitPTACacheThreadLocal() {}
+HOST_API void UnInitPTACacheThreadLocal() {}
+HOST_API void SetPTAHashKey(std::uint64_t) {}
+HOST_API aclOpExecutor *PTAGetExecCache(std::uint64_t, std::uint64_t *) { return nullptr; }
+
 }  // extern "C"

@@ -3,6 +3,7 @@
 // The saved tensors are opaque to callers, who only know their lengths. Here step k of a token is one matrix, its rows
 // padded to 8 columns: norm[k][token][row][8] holds what step k made, sum[k][token][8] what it divided by. norm[0] is
 // the softmax without eps, which is what the exact gradient needs; sum[0] is not used.
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -120,6 +121,8 @@ Plan sinkhorn(const Tensor *x, float eps, std::int64_t iterations, Tensor *outpu
     mhc::sinkhorn_forward(args);
     if (save) {
       const Saved saved{sizes.tokens, sizes.streams};
+      std::fill_n(dense_norm.get<float>(), norm->size(), 0.0F);  // the padding too
+      std::fill_n(dense_sum.get<float>(), sum->size(), 0.0F);
       for (std::int64_t token = 0; token < sizes.tokens; ++token) {
         save_token(args.x + token * sizes.streams * sizes.streams, eps, iterations, token, saved,
                    dense_norm.get<float>(), dense_sum.get<float>());

@@ -1,0 +1,138 @@
+"""What the aclnn framework refuses: misuse is an error with words, never luck."""
+
+from __future__ import annotations
+
+from conftest import Host
+
+_COMMON = """
+import ctypes
+import numpy as np
+from acl import *
+
+def prepared(name="aclnnMhcPost", **changes):
+    op, v = example(name)
+    v.update(changes)
+    call = Call(name, *v.values())
+    assert call.first_phase() == 0, error()
+    return call
+
+def refused(status, *words):
+    message = error()
+    assert status != 0 and all(word in message for word in words), (status, message)
+"""
+
+
+def test_an_executor_serves_once_unless_it_is_repeatable(host: Host) -> None:
+    host.run(
+        _COMMON
+        + """
+once = prepared()
+assert once.second_phase() == 0
+refused(once.second_phase(), "aclnnMhcPost", "used once without being made repeatable")
+again = prepared()
+assert opapi.aclSetAclOpExecutorRepeatable(again.executor) == 0
+assert again.second_phase() == 0 and again.second_phase() == 0
+assert opapi.aclDestroyAclOpExecutor(again.executor) == 0
+refused(again.second_phase(), "the executor is gone")
+refused(opapi.aclDestroyAclOpExecutor(again.executor), "the executor is gone")
+again.executor = ctypes.c_void_p(12345)
+refused(again.second_phase(), "not an executor")
+other = prepared()
+other.launch = opapi.aclnnMhcPre
+refused(other.second_phase(), "belongs to aclnnMhcPost")
+"""
+    )
+
+
+def test_executor_reuse_off_refuses_to_be_repeatable(host: Host) -> None:
+    host.run(
+        _COMMON + "assert opapi.aclSetAclOpExecutorRepeatable(prepared().executor) != 0\n", "--executor-reuse", "off"
+    )
+
+
+def test_null_and_foreign_addresses_are_refused_at_launch(host: Host) -> None:
+    host.run(
+        _COMMON
+        + """
+x = np.ones((6, 4, 128), ml_dtypes.bfloat16)
+refused(prepared(x=DeviceTensor(x, address=0)).second_phase(), "aclnnMhcPost: x has a null address")
+refused(prepared(x=DeviceTensor(x, address=x.ctypes.data)).second_phase(), "x", "beyond mapped device memory")
+small = DeviceTensor(x[:1].copy())
+refused(prepared(x=DeviceTensor(x, address=small.memory.value + 512)).second_phase(), "beyond mapped device memory")
+freed = prepared()
+runtime.aclrtFree(freed.tensors[0].memory)
+refused(freed.second_phase(), "x", "beyond mapped device memory")
+"""
+    )
+
+
+def test_an_address_can_be_set_after_the_first_phase(host: Host) -> None:
+    host.run(
+        _COMMON
+        + """
+op, v = example("aclnnMhcPost")
+want = Call("aclnnMhcPost", *v.values()).run()["out"]
+late = prepared(x=DeviceTensor(v["x"], address=0))
+data = DeviceTensor(v["x"])
+setter = lambda index, tensor: opapi.aclSetTensorAddr(late.executor, ctypes.c_size_t(index), ctypes.c_void_p(tensor.handle), data.memory)
+refused(setter(1, late.tensors[0]), "is not the one whose address is set")
+refused(setter(7, late.tensors[0]), "does not have")
+assert setter(0, late.tensors[0]) == 0 and late.second_phase() == 0
+assert np.array_equal(late.outputs()["out"], want)
+"""
+    )
+
+
+def test_the_workspace_must_be_large_enough_and_is_scratch(host: Host) -> None:
+    host.run(
+        _COMMON
+        + """
+short = prepared("aclnnMhcPre")
+assert short.workspace.value > 0
+refused(short.second_phase(missing=1), "workspace")
+absent = prepared("aclnnMhcPre")
+refused(absent.launch(None, ctypes.c_uint64(absent.workspace.value), absent.executor, None), "the workspace is null")
+"""
+    )
+
+
+def test_arguments_may_be_destroyed_after_the_first_phase(host: Host) -> None:
+    host.run(
+        _COMMON
+        + """
+call = prepared()
+for tensor in call.tensors:
+    assert opapi.aclDestroyTensor(ctypes.c_void_p(tensor.handle)) == 0
+assert call.second_phase() == 0, error()
+refused(opapi.aclDestroyTensor(ctypes.c_void_p(call.tensors[0].handle)), "destroyed twice")
+refused(Call("aclnnMhcPost", *call.tensors).first_phase(), "not a living aclTensor*")
+"""
+    )
+
+
+def test_what_is_left_at_exit_is_counted(host: Host) -> None:
+    leak = _COMMON + "call = prepared()\nassert opapi.aclSetAclOpExecutorRepeatable(call.executor) == 0\n"
+    result = host.run(leak, "--check-leaks", expect=86)
+    assert "left alive: 5 tensors 1 executors 1 repeatable executors" in result.errors
+    tidy = "call.destroy(); opapi.aclDestroyAclOpExecutor(call.executor)\n"
+    assert "nothing left" in host.run(leak + tidy, "--check-leaks").errors
+    host.run(leak)  # only counted when asked for
+    assert host.run(leak + "raise SystemExit(3)\n", "--check-leaks", expect=3).status == 3
+
+
+def test_copies_beyond_device_memory_are_refused(host: Host) -> None:
+    host.run(
+        _COMMON
+        + """
+tensor = DeviceTensor(np.ones(1024, np.float32))
+host = np.zeros(4096, np.float32)
+def copy(to, source, size, kind, room=None):
+    return runtime.aclrtMemcpy(ctypes.c_void_p(to), ctypes.c_size_t(room or size), ctypes.c_void_p(source), ctypes.c_size_t(size), kind)
+device = tensor.memory.value
+assert copy(host.ctypes.data, device, 4096, 2) == 0 and host[:1024].all() and not host[1024:].any()
+refused(copy(host.ctypes.data, device, 16384, 2), "not mapped device memory")
+refused(copy(device, host.ctypes.data, 16384, 1), "not mapped device memory")
+refused(copy(device, host.ctypes.data, 4096, 1, room=100), "room for 100")
+refused(copy(0, host.ctypes.data, 4096, 1), "null")
+"""
+    )

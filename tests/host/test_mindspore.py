@@ -1,0 +1,167 @@
+"""MindSpore's own Ascend backend on the host CANN: from the Python call to the aclnn entry point and back."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from conftest import Host
+
+from aclnn_adapter.operators import MHC_PRE, MHC_PRE_BACKWARD
+
+_GRAPH = """
+import mindspore as ms, numpy as np
+from mindspore import Tensor, nn, ops
+from kernels import *
+ms.set_context(device_target="Ascend", mode=ms.GRAPH_MODE, jit_config={"jit_level": "O0"})
+"""
+
+_EXPLICIT = (
+    _GRAPH
+    + """
+fwd = kernel(MHC_PRE, explicit=%s)
+class Forward(nn.Cell):
+    def construct(self, *tensors):
+        return fwd(*tensors, 1e-2, 3e-3)
+n, d = 4, 64
+ones = lambda *shape: Tensor(np.ones(shape, np.float32))
+out = Forward()(ones(8, n, d).astype(ms.bfloat16), ones(24, n * d), ones(3), ones(24), ones(n, d))
+print([t.shape for t in out])
+"""
+)
+
+_STEP = (
+    _GRAPH
+    + """
+net = Net(hc_eps=1e-2)
+x, grads = inputs(8)
+check_gradients(net, x, grads, gradient_function(net)(x, grads))
+"""
+)
+
+
+def test_explicit_registration_reaches_the_kernel_with_doubles(host: Host) -> None:
+    result = host.run(_EXPLICIT % True, "--check-leaks")
+    (call,) = result.calls("aclnnMhcPre")
+    eps = {a["name"]: (a["c_type"], a["value"]) for a in call["arguments"] if a["role"] == "attr"}
+    assert eps == {"normEps": ("double", pytest.approx(1e-2)), "hcEps": ("double", pytest.approx(3e-3))}
+
+
+def test_mindspore_finds_the_operator_in_canns_files(host: Host) -> None:
+    result = host.run(_EXPLICIT % False)
+    (call,) = result.calls("aclnnMhcPre")
+    assert [a["value"] for a in call["arguments"] if a["role"] == "attr"] == pytest.approx([1e-2, 3e-3])
+
+
+@pytest.mark.parametrize("reuse", ["on", "off"])
+def test_one_training_step_is_one_call_each_with_the_contracts_arguments(host: Host, reuse: str) -> None:
+    result = host.run(_STEP, "--check-leaks", "--executor-reuse", reuse)
+    launched = [c["operator"] for c in result.trace if c["phase"] == 2]
+    assert [name for name in launched if "Mhc" in name] == ["aclnnMhcPre", "aclnnMhcPreBackward"]
+    assert not [name for name in launched if "Add" in name or "Zero" in name]
+    for operator in (MHC_PRE, MHC_PRE_BACKWARD):
+        (call,) = result.calls(operator.name)
+        shown = [(a["name"], a["role"], a["c_type"], a["null"]) for a in call["arguments"]]
+        assert shown == [(a.name, a.role, a.c_type, False) for a in operator.arguments]
+        assert call["repeatable"] == (reuse == "on") and call["workspace"] > 0 and call["status"] == 0
+
+
+def test_a_jitted_step_in_pynative_mode(host: Host) -> None:
+    code = _STEP.replace("ms.GRAPH_MODE", "ms.PYNATIVE_MODE").replace(
+        "gradient_function(net)(x", "ms.jit(gradient_function(net), jit_level='O0')(x"
+    )
+    result = host.run(code, "--check-leaks")
+    assert len(result.calls("aclnnMhcPreBackward")) == 1
+
+
+@pytest.mark.parametrize("reuse", ["on", "off"])
+def test_fifty_steps_with_changing_shapes_stay_right_and_leave_no_memory(host: Host, reuse: str) -> None:
+    code = (
+        _GRAPH
+        + """
+net = Net(hc_eps=1e-2)
+step = gradient_function(net)
+used = {}
+for number in range(50):
+    tokens = (3, 8, 5)[number % 3]
+    x, grads = inputs(tokens, seed=number)
+    results = step(x, grads)
+    if number % 7 == 0 or number > 46:
+        check_gradients(net, x, grads, results)
+    del x, grads, results
+    used[number] = ms.runtime.memory_allocated()
+assert used[49] == used[7], used
+"""
+    )
+    result = host.run(code, "--check-leaks", "--executor-reuse", reuse)
+    calls = result.calls("aclnnMhcPreBackward")
+    assert len(calls) == 50
+    assert calls[-1]["device_bytes"] == calls[6]["device_bytes"]
+
+
+def test_a_hidden_operator_is_not_found(host: Host) -> None:
+    result = host.run(_EXPLICIT % True, "--without", "aclnnMhcPre", expect=1)
+    assert "aclnnMhcPreGetWorkspaceSize not in" in result.errors
+    look = """
+import ctypes, os
+library = ctypes.CDLL(os.environ["ASCEND_HOME_PATH"] + "/lib64/libopapi.so")
+print([hasattr(library, name) for name in ("aclnnMhcPre", "aclnnMhcPreGetWorkspaceSize", "aclnnMhcPreV2", "aclnnMhcPost")])
+"""
+    assert host.run(look, "--without", "aclnnMhcPre").output.split("\n")[0] == "[False, False, True, True]"
+    unknown = host.run(look, "--without", "aclnnNoSuchThing", expect=69)
+    assert "aclnnNoSuchThing" in unknown.errors
+
+
+def test_the_old_header_lacks_the_residual_gradient(host: Host) -> None:
+    look = """
+import os, re
+text = open(os.environ["ASCEND_HOME_PATH"] + "/include/aclnnop/aclnn_mhc_pre_backward.h").read()
+print("gradXPostOptional" in text, re.search(r"(\\w+) hcEps", text).group(1))
+"""
+    assert host.run(look).output.split() == ["True", "float"]
+    assert host.run(look, "--cann-header", "old").output.split() == ["False", "double"]
+    result = host.run(_STEP, "--cann-header", "old", expect=1)
+    assert "Reg info input size" in result.errors  # MindSpore's own comparison of registration and header
+
+
+def test_another_soc_is_believed(host: Host) -> None:
+    for soc, version in (("Ascend910B1", "ascend910b"), ("Ascend910_9382", "ascend910_93")):
+        code = """
+import mindspore as ms
+ms.set_context(device_target="Ascend")
+from mindspore._c_expression import MSContext
+print(MSContext.get_instance().get_ascend_soc_version())
+"""
+        assert host.run(code, "--soc", soc).output.split() == [version]
+    result = host.run(_EXPLICIT % True, "--soc", "Ascend910B1", expect=1)
+    assert "aclnnMhcPre: there is no kernel for ascend910b" in result.errors
+
+
+def test_two_processes_at_once_build_once_and_both_work(host: Host) -> None:
+    host.environment["CANN_HOST_CACHE"] = str(host.folder / "fresh")
+    command = host.command("import os; print(os.environ['ASCEND_HOME_PATH'])")
+    processes = [
+        subprocess.Popen(command, cwd=host.folder, env=host.environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    outputs = [p.communicate(timeout=600)[0] for p in processes]
+    assert [p.returncode for p in processes] == [0, 0]
+    assert outputs[0] == outputs[1] and outputs[0].startswith(str(host.folder / "fresh"))
+    left = sorted(p.name for p in next((host.folder / "fresh").glob("mindspore-*")).iterdir())
+    assert left == ["lock", "objects", "plain"]
+
+
+def test_a_missing_compiler_is_said_in_words(host: Host) -> None:
+    host.environment.update(CANN_HOST_CACHE=str(host.folder / "fresh"), PATH="/nowhere")
+    result = host.run("print('ran')", expect=69)
+    assert "needs a C++ compiler" in result.errors and "ran" not in result.output
+
+
+def test_the_exit_status_and_arguments_are_the_programs(host: Host) -> None:
+    result = host.run("import sys; print(__name__); sys.exit(7)", expect=7)
+    assert result.output == "__main__\n"
+    done = subprocess.run(
+        [*host.command("")[:-1], "-c", "import sys; print(sys.argv[1:])", "--soc", "mine"],
+        cwd=host.folder, env=host.environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "['--soc', 'mine']\n"
