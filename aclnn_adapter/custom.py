@@ -75,9 +75,7 @@ def registration(operator: Operator) -> Dict[str, Any]:
     return info
 
 
-def infer_functions(
-    operator: Operator, **known: int
-) -> Tuple[Callable[..., Any], Callable[..., Any]]:
+def infer_functions(operator: Operator, **known: int) -> Tuple[Callable[..., Any], Callable[..., Any]]:
     """Shape and dtype inference. Sizes that no input shows (such as ``I``) are given by keyword."""
     outputs = operator.outputs
     first_x = next((i for i, a in enumerate(operator.inputs) if a.dtype == "x"), None)
@@ -98,13 +96,13 @@ def infer_functions(
     return shapes, dtypes
 
 
-class AclnnKernel(ops.Custom):  # type: ignore[misc]
+class AclnnKernel(ops.Custom):
     """One aclnn operator: the kernel inside a compiled graph, ``eager`` when called from Python.
 
     Args:
         operator: the contract.
-        eager: what a call from Python does, with the operator's inputs and attributes in order. ``None`` runs the kernel
-            by compiling the call as a small graph.
+        eager: what a call from Python does, with the operator's inputs and attributes in order. ``None`` runs the
+            kernel by compiling the call as a small graph.
         known: sizes that no input shows, see :func:`infer_functions`.
 
     The call takes the inputs, then the attributes, in the contract's order. A tensor is never ``None``: MindSpore
@@ -128,8 +126,8 @@ class AclnnKernel(ops.Custom):  # type: ignore[misc]
 
 
 def _as_graph(kernel: AclnnKernel) -> Callable[..., Any]:
-    @ms.jit(jit_level="O0")  # type: ignore[untyped-decorator]
+    @ms.jit(jit_level="O0")
     def call(*args: Any) -> Any:
         return kernel(*args)
 
-    return call  # type: ignore[no-any-return]
+    return call

@@ -9,7 +9,7 @@ import ctypes
 import os
 import re
 import threading
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -23,7 +23,7 @@ def device_target() -> str:
     return str(ms.get_context("device_target"))
 
 
-@lru_cache(maxsize=None)
+@cache
 def soc_version() -> str:
     """The soc in the form that CANN's folders use, such as ``ascend950``. Only where the device target is Ascend."""
     from mindspore._c_expression import MSContext
@@ -76,8 +76,9 @@ def header_folders() -> List[Path]:
 def _library_paths() -> Iterator[Path]:
     for folder in _vendor_folders():
         yield folder / "op_api/lib/libcust_opapi.so"
-    for home in dict.fromkeys(filter(None, (os.environ.get("ASCEND_HOME_PATH"), cann_home()))):
-        yield from sorted(Path(home, "lib64").glob("libopapi*.so"))
+    homes = (os.environ.get("ASCEND_HOME_PATH"), cann_home())
+    for home in dict.fromkeys(Path(home) for home in homes if home):
+        yield from sorted((home / "lib64").glob("libopapi*.so"))
 
 
 _lock = threading.Lock()
@@ -128,8 +129,8 @@ def _header_path(operator: Operator) -> Optional[Path]:
 def header_difference(operator: Operator) -> Optional[str]:
     """How the vendor's header differs from the contract, or ``None``.
 
-    MindSpore takes the C types of a call from the header it finds; a header of an older or newer operator would make it
-    call the function with the wrong ones. A header that is missing is no difference: the registration carries the types.
+    MindSpore takes the C types of a call from the header it finds; a header of an older or newer operator would make
+    it call the function with the wrong ones. A missing header is no difference: the registration carries the types.
     """
     path = _header_path(operator)
     if path is None:

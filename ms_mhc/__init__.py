@@ -2,12 +2,14 @@
 
 from ms_mhc.cells import HyperConnection, MhcPost, MhcPre, MhcSinkhorn
 from ms_mhc.functional import expand_streams, merge_streams, mhc_post, mhc_pre, mhc_pre_backward, mhc_sinkhorn
+from ms_mhc.version import __version__
 
 __all__ = [
     "HyperConnection",
     "MhcPost",
     "MhcPre",
     "MhcSinkhorn",
+    "__version__",
     "expand_streams",
     "merge_streams",
     "mhc_post",
@@ -15,4 +17,3 @@ __all__ = [
     "mhc_pre_backward",
     "mhc_sinkhorn",
 ]
-__version__ = "0.1.0"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Optional, Tuple
 
-import numpy as np
 import mindspore as ms
+import numpy as np
 from mindspore import Parameter, Tensor, nn
 from mindspore.common.initializer import Normal, initializer
 
@@ -31,7 +31,7 @@ def initial_bias(num_streams: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.concatenate([pre, post, res.reshape(-1)]).astype(np.float32)
 
 
-class MhcPre(nn.Cell):  # type: ignore[misc]
+class MhcPre(nn.Cell):
     """MhcPre with its parameters: reads the layer's input and the mixing weights off N residual streams.
 
     See :func:`ms_mhc.mhc_pre` for the formulas. F is N*N+2N.
@@ -124,7 +124,7 @@ class MhcPre(nn.Cell):  # type: ignore[misc]
         )
 
 
-class MhcSinkhorn(nn.Cell):  # type: ignore[misc]
+class MhcSinkhorn(nn.Cell):
     """:func:`ms_mhc.mhc_sinkhorn` as a cell. It has no parameters.
 
     Args:
@@ -161,7 +161,7 @@ class MhcSinkhorn(nn.Cell):  # type: ignore[misc]
         return f"num_iters={self.num_iters}, eps={self.eps}, recipe={self.recipe!r}, backend={self.backend!r}"
 
 
-class MhcPost(nn.Cell):  # type: ignore[misc]
+class MhcPost(nn.Cell):
     """:func:`ms_mhc.mhc_post` as a cell: ``out[j] = h_post[j] * h_out + sum_i h_res[i, j] * x[i]``.
 
     It has no parameters. h_res ``None`` means the identity.
@@ -183,7 +183,7 @@ class MhcPost(nn.Cell):  # type: ignore[misc]
         return f"backend={self.backend!r}"
 
 
-class HyperConnection(nn.Cell):  # type: ignore[misc]
+class HyperConnection(nn.Cell):
     """A residual connection of N streams around any cell.
 
     ``h_in, h_post, h_res, x = MhcPre(x)``, ``h_out = branch(h_in, *args)``, then

@@ -74,7 +74,7 @@ def fixed(
 
 
 def streams(operator: str, spec: Spec, sizes: Optional[Tuple[int, int]] = None) -> Tuple[Shape, int, int]:
-    """x, the widened residual stream: its token dimensions, N and D. ``sizes`` are N and D where the caller fixes them."""
+    """x, the widened residual stream. Returns its token dimensions, N and D; ``sizes`` fixes N and D."""
     _dtype(operator, "x", spec, X_DTYPES)
     if len(spec.shape) not in (3, 4):
         raise ValueError(
@@ -98,22 +98,26 @@ def streams(operator: str, spec: Spec, sizes: Optional[Tuple[int, int]] = None) 
 
 
 def not_empty(operator: str, argument: str, spec: Spec) -> None:
+    """A tensor with at least one element."""
     if 0 in spec.shape:
         raise ValueError(f"{operator}: {argument} is empty, its shape is {_shape_text(spec.shape)}")
 
 
 def eps(operator: str, argument: str, value: Any) -> None:
+    """A finite number >= 0."""
     number(operator, argument, value)
     if not (math.isfinite(value) and value >= 0):
         raise ValueError(f"{operator}: {argument} must be a finite number >= 0, but got {value}")
 
 
 def number(operator: str, argument: str, value: Any) -> None:
+    """A real number; a bool is none."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{operator}: {argument} must be a number, but got {_described(value)}")
 
 
 def positive_int(operator: str, argument: str, value: Any) -> None:
+    """An integer >= 1; a bool is none."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{operator}: {argument} must be a positive int, but got {_described(value)}")
     if value < 1:
@@ -121,11 +125,13 @@ def positive_int(operator: str, argument: str, value: Any) -> None:
 
 
 def flag(operator: str, argument: str, value: Any) -> None:
+    """True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{operator}: {argument} must be True or False, but got {_described(value)}")
 
 
 def one_of(operator: str, argument: str, value: Any, accepted: Sequence[str]) -> None:
+    """One of some texts."""
     if not isinstance(value, str):
         raise TypeError(f"{operator}: {argument} must be one of {', '.join(accepted)}, but got {_described(value)}")
     if value not in accepted:
@@ -200,7 +206,8 @@ def mhc_sinkhorn(operator: str, h_res: Spec, num_iters: Any, eps_value: Any, rec
     _dtype(operator, "h_res", h_res, (ms.float32,))
     if len(h_res.shape) not in (3, 4) or h_res.shape[-1] != h_res.shape[-2]:
         raise ValueError(
-            f"{operator}: h_res has shape {_shape_text(h_res.shape)}; accepted: square matrices [B, S, N, N] or [T, N, N]"
+            f"{operator}: h_res has shape {_shape_text(h_res.shape)}; "
+            f"accepted: square matrices [B, S, N, N] or [T, N, N]"
         )
     not_empty(operator, "h_res", h_res)
     n = h_res.shape[-1]

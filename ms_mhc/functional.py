@@ -6,7 +6,7 @@ pieces.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any, Optional, Tuple, Union
 
 import mindspore as ms
@@ -32,7 +32,7 @@ def first(out: Union[Tensor, Tuple[Tensor, ...]]) -> Tensor:
     return out[0] if isinstance(out, tuple) else out
 
 
-class _MhcPre(nn.Cell):  # type: ignore[misc]
+class _MhcPre(nn.Cell):
     """Forward and written backward of MhcPre for one backend and one pair of eps."""
 
     def __init__(self, kernels: registry.Kernels, norm_eps: float, hc_eps: float, with_residual: bool) -> None:
@@ -81,7 +81,7 @@ class _MhcPre(nn.Cell):  # type: ignore[misc]
         )
 
 
-class _MhcPreBackward(nn.Cell):  # type: ignore[misc]
+class _MhcPreBackward(nn.Cell):
     """The backward of MhcPre as an operator of its own."""
 
     def __init__(self, kernels: registry.Kernels, hc_eps: float) -> None:
@@ -89,11 +89,39 @@ class _MhcPreBackward(nn.Cell):  # type: ignore[misc]
         self.backward = kernels.backward
         self.hc_eps = hc_eps
 
-    def construct(self, *inputs: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
-        return self.backward(*inputs, self.hc_eps)
+    def construct(
+        self,
+        x: Tensor,
+        phi: Tensor,
+        alpha: Tensor,
+        grad_h_in: Tensor,
+        grad_h_post: Tensor,
+        grad_h_res: Tensor,
+        inv_rms: Tensor,
+        h_mix: Tensor,
+        h_pre: Tensor,
+        h_post: Tensor,
+        gamma: Optional[Tensor],
+        grad_x_post: Optional[Tensor],
+    ) -> Tuple[Optional[Tensor], ...]:
+        return self.backward(
+            x,
+            phi,
+            alpha,
+            grad_h_in,
+            grad_h_post,
+            grad_h_res,
+            inv_rms,
+            h_mix,
+            h_pre,
+            h_post,
+            gamma,
+            grad_x_post,
+            self.hc_eps,
+        )
 
 
-class _MhcSinkhorn(nn.Cell):  # type: ignore[misc]
+class _MhcSinkhorn(nn.Cell):
     """Forward and written backward of Sinkhorn.
 
     Returns the matrices, or a tuple of them and what the backend saved for its backward.
@@ -118,7 +146,7 @@ class _MhcSinkhorn(nn.Cell):  # type: ignore[misc]
         return (self.backward(dout, h_res, (), self.eps, self.num_iters, self.recipe),)
 
 
-class _MhcPost(nn.Cell):  # type: ignore[misc]
+class _MhcPost(nn.Cell):
     """Forward and written backward of MhcPost."""
 
     def __init__(self, kernels: registry.Kernels) -> None:
@@ -135,7 +163,7 @@ class _MhcPost(nn.Cell):  # type: ignore[misc]
         return self.backward(dout, x, h_res, h_out, h_post)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _cell(cell: Any, backend: str, by_name: bool, job: Job, *options: Any) -> nn.Cell:
     chosen = next(b for b in registry.backends() if b.name == backend)
     return cell(chosen.kernels(job, by_name), *options)
@@ -169,22 +197,35 @@ def mhc_pre_cell(
     backward adds it while it writes grad_x (gradXPostOptional of aclnnMhcPreBackward).
     """
     tensors = {"x": x, "phi": phi, "alpha": alpha, "bias": bias}
-    specs = [checks.tensor(name, argument, value) for argument, value in tensors.items()]
+    specs = {argument: checks.tensor(name, argument, value) for argument, value in tensors.items()}
     gamma_spec = None if gamma is None else checks.tensor(name, "gamma", gamma)
-    n, d = checks.mhc_pre(name, sizes, *specs, gamma_spec, norm_eps, hc_eps)
-    job = Job("mhc_pre", n, d, specs[0].dtype)
+    n, d = checks.mhc_pre(name, sizes, **specs, gamma=gamma_spec, norm_eps=norm_eps, hc_eps=hc_eps)
+    job = Job("mhc_pre", n, d, specs["x"].dtype)
     return _select(name, job, backend, _MhcPre, float(norm_eps), float(hc_eps), with_residual)
 
 
+_BACKWARD_INPUTS = (
+    "x",
+    "phi",
+    "alpha",
+    "grad_h_in",
+    "grad_h_post",
+    "grad_h_res",
+    "inv_rms",
+    "h_mix",
+    "h_pre",
+    "h_post",
+)
+
+
 @constexpr(check=False)
-def _mhc_pre_backward_cell(hc_eps: Any, backend: Any, gamma: Any, grad_x_post: Any, *tensors: Any) -> nn.Cell:
+def _mhc_pre_backward_cell(hc_eps: Any, backend: Any, gamma: Any, grad_x_post: Any, *inputs: Any) -> nn.Cell:
     name = "mhc_pre_backward"
-    arguments = "x phi alpha grad_h_in grad_h_post grad_h_res inv_rms h_mix h_pre h_post".split()
-    specs = [checks.tensor(name, argument, value) for argument, value in zip(arguments, tensors)]
+    specs = {argument: checks.tensor(name, argument, value) for argument, value in zip(_BACKWARD_INPUTS, inputs)}
     gamma_spec = None if gamma is None else checks.tensor(name, "gamma", gamma)
     share_spec = None if grad_x_post is None else checks.tensor(name, "grad_x_post", grad_x_post)
-    n, d = checks.mhc_pre_backward(name, *specs, gamma_spec, share_spec, hc_eps)
-    return _select(name, Job("mhc_pre", n, d, specs[0].dtype), backend, _MhcPreBackward, float(hc_eps))
+    n, d = checks.mhc_pre_backward(name, **specs, gamma=gamma_spec, grad_x_post=share_spec, hc_eps=hc_eps)
+    return _select(name, Job("mhc_pre", n, d, specs["x"].dtype), backend, _MhcPreBackward, float(hc_eps))
 
 
 def mhc_pre(
@@ -265,8 +306,8 @@ def mhc_pre_backward(
         grad_h_post: [..., N], float32.
         grad_h_res: [..., N, N], float32.
         inv_rms, h_mix, h_pre, h_post: as :func:`mhc_pre` returned them.
-        grad_x_post: the gradient that reached x by other ways, in shape and dtype of x. ``None`` means zeros. It is added
-            before the one rounding to the dtype of x.
+        grad_x_post: the gradient that reached x by other ways, in shape and dtype of x. ``None`` means zeros. It is
+            added before the one rounding to the dtype of x.
         hc_eps: as given to :func:`mhc_pre`.
         backend: ``"auto"``, or a backend by name.
 
@@ -277,7 +318,6 @@ def mhc_pre_backward(
     Raises:
         TypeError, ValueError, RuntimeError: as :func:`mhc_pre`.
     """
-    inputs = (x, phi, alpha, grad_h_in, grad_h_post, grad_h_res, inv_rms, h_mix, h_pre, h_post)
     cell = _mhc_pre_backward_cell(
         hc_eps,
         backend,
@@ -294,7 +334,9 @@ def mhc_pre_backward(
         spec(h_pre),
         spec(h_post),
     )
-    return cell(*inputs, gamma, grad_x_post)
+    return cell(
+        x, phi, alpha, grad_h_in, grad_h_post, grad_h_res, inv_rms, h_mix, h_pre, h_post, gamma, grad_x_post
+    )
 
 
 @constexpr(check=False)
@@ -337,7 +379,8 @@ def mhc_sinkhorn(
         y = exp(h_res - rowmax(h_res))
         num_iters times:               y = y / (rowsum(y) + eps);  y = y / (colsum(y) + eps)
 
-    The two differ until they have converged. The gradient is the derivative of what was computed, converged or not.
+    A softmax is a row step, so the two take the same steps and differ in where eps enters. The gradient is the
+    derivative of what was computed, converged or not.
 
     Args:
         h_res: logits, [B, S, N, N] or [T, N, N], float32.
@@ -358,9 +401,7 @@ def mhc_sinkhorn(
     return first(sinkhorn_cell("mhc_sinkhorn", spec(h_res), num_iters, eps, recipe, backend)(h_res))
 
 
-def mhc_post(
-    x: Tensor, h_res: Optional[Tensor], h_out: Tensor, h_post: Tensor, *, backend: str = "auto"
-) -> Tensor:
+def mhc_post(x: Tensor, h_res: Optional[Tensor], h_out: Tensor, h_post: Tensor, *, backend: str = "auto") -> Tensor:
     """Mix the streams and write the layer's output back (aclnnMhcPost)::
 
         out[j] = h_post[j] * h_out + sum_i h_res[i, j] * x[i]

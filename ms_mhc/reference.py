@@ -164,9 +164,7 @@ def _sinkhorn_steps(
     return start, steps
 
 
-def mhc_sinkhorn(
-    h_res: ArrayLike, *, num_iters: int = 20, eps: float = 1e-6, recipe: str = "deepseek_v4"
-) -> Array:
+def mhc_sinkhorn(h_res: ArrayLike, *, num_iters: int = 20, eps: float = 1e-6, recipe: str = "deepseek_v4") -> Array:
     """Logits ``[..., N, N]`` to nearly doubly stochastic matrices.
 
     ``"deepseek_v4"`` is what aclnnMhcSinkhorn does: a softmax over the last axis, plus eps, one division by the column

@@ -1,0 +1,1 @@
+"""A registry, and one file per way to compute."""

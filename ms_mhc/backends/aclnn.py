@@ -1,13 +1,13 @@
 """The vendor's kernels on Ascend.
 
 In a compiled graph the kernel runs. Called eagerly in PyNative mode, ``auto`` computes with MindSpore ops and
-``backend="aclnn"`` compiles the one call as a small graph: that needs no CANN headers and no C++ extension, and the kernel
-is reached the same way as in a large graph.
+``backend="aclnn"`` compiles the one call as a small graph: that needs no CANN headers and no C++ extension, and the
+kernel is reached the same way as in a large graph.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any, Dict, Optional, Tuple
 
 import mindspore as ms
@@ -58,7 +58,7 @@ def _advice(job: Job, limits: Limits) -> str:
     return advice
 
 
-class _MhcPreForward(nn.Cell):  # type: ignore[misc]
+class _MhcPreForward(nn.Cell):
     """aclnnMhcPre. The kernel must not see ``None``: no gamma is a gamma of ones."""
 
     def __init__(self, kernel: AclnnKernel) -> None:
@@ -80,7 +80,7 @@ class _MhcPreForward(nn.Cell):  # type: ignore[misc]
         return self.kernel(x, phi, alpha, bias, gamma, norm_eps, hc_eps)
 
 
-class _MhcPreBackward(nn.Cell):  # type: ignore[misc]
+class _MhcPreBackward(nn.Cell):
     """aclnnMhcPreBackward. Neither gamma nor grad_x_post reaches the kernel as ``None``."""
 
     def __init__(self, kernel: AclnnKernel) -> None:
@@ -111,7 +111,7 @@ class _MhcPreBackward(nn.Cell):  # type: ignore[misc]
         return grad_x, grad_phi, grad_alpha, grad_bias, None if gamma is None else grad_gamma
 
 
-class _MhcSinkhornForward(nn.Cell):  # type: ignore[misc]
+class _MhcSinkhornForward(nn.Cell):
     """aclnnMhcSinkhorn, with the tensors that its backward needs."""
 
     def __init__(self, kernel: AclnnKernel) -> None:
@@ -122,7 +122,7 @@ class _MhcSinkhornForward(nn.Cell):  # type: ignore[misc]
         return self.kernel(h_res, eps, num_iters)
 
 
-class _MhcSinkhornBackward(nn.Cell):  # type: ignore[misc]
+class _MhcSinkhornBackward(nn.Cell):
     """aclnnMhcSinkhornBackward where the kernel ran forward; where MindSpore ops did, nothing was saved."""
 
     def __init__(self, kernel: AclnnKernel) -> None:
@@ -137,7 +137,7 @@ class _MhcSinkhornBackward(nn.Cell):  # type: ignore[misc]
         return self.kernel(grad_output, saved[0], saved[1])
 
 
-class _MhcPostForward(nn.Cell):  # type: ignore[misc]
+class _MhcPostForward(nn.Cell):
     """aclnnMhcPost."""
 
     def __init__(self, kernel: AclnnKernel) -> None:
@@ -148,7 +148,7 @@ class _MhcPostForward(nn.Cell):  # type: ignore[misc]
         return self.kernel(x, h_res, h_out, h_post)
 
 
-class _MhcPostBackward(nn.Cell):  # type: ignore[misc]
+class _MhcPostBackward(nn.Cell):
     """aclnnMhcPostBackward."""
 
     def __init__(self, kernel: AclnnKernel) -> None:
@@ -169,7 +169,7 @@ def _never_eagerly(*_: Any) -> Any:
     raise AssertionError("the eager backward of Sinkhorn needs no kernel")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _mhc_pre_kernels(by_name: bool) -> Kernels:
     return Kernels(
         _MhcPreForward(AclnnKernel(operators.MHC_PRE, None if by_name else composite.mhc_pre_forward)),
@@ -177,7 +177,7 @@ def _mhc_pre_kernels(by_name: bool) -> Kernels:
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _mhc_sinkhorn_kernels(by_name: bool, num_iters: int) -> Kernels:
     """One pair for each number of iterations: the lengths of the saved tensors depend on it, and no input shows it."""
     forward = AclnnKernel(operators.MHC_SINKHORN, None if by_name else _sinkhorn_eagerly, I=num_iters)
@@ -185,7 +185,7 @@ def _mhc_sinkhorn_kernels(by_name: bool, num_iters: int) -> Kernels:
     return Kernels(_MhcSinkhornForward(forward), _MhcSinkhornBackward(backward))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _mhc_post_kernels(by_name: bool) -> Kernels:
     return Kernels(
         _MhcPostForward(AclnnKernel(operators.MHC_POST, None if by_name else composite.mhc_post_forward)),

@@ -1,8 +1,8 @@
 """The operators in MindSpore ops: everywhere, in every mode.
 
-All arithmetic is fp32, with one cast on the way in and one on the way out. Where the formulas multiply a large tensor by
-a broadcast small one, these functions use a matrix product instead: MindSpore's CPU kernels are an order of magnitude
-faster at products than at broadcasting, and no temporary is larger than x.
+All arithmetic is fp32, with one cast on the way in and one on the way out. Where the formulas multiply a large tensor
+by a broadcast small one, these functions use a matrix product instead: MindSpore's CPU kernels are an order of
+magnitude faster at products than at broadcasting, and no temporary is larger than x.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def mhc_sinkhorn_backward(
     start = _sinkhorn_start(h_res, eps, recipe)
     y = start.reshape(-1, n * n)
     steps = _step_sums(n, num_iters, recipe)
-    trace = ()
+    trace: Tuple[Tuple[Tensor, Tensor], ...] = ()
     for sums in steps:
         total = ops.matmul(y, sums) + eps
         y = y / total

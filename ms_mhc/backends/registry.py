@@ -1,14 +1,14 @@
 """Which ways there are to compute an operator, and which one to take.
 
-A backend is one entry: its name, a function that says why it cannot do a job, and a function that returns the operator's
-forward and backward. To add one, write its file and put its entry into ``BACKENDS``.
+A backend is one entry: its name, a function that says why it cannot do a job, and a function that returns the
+operator's forward and backward. To add one, write its file and name its entry in :func:`backends`.
 """
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, Callable, Optional, Tuple
 
 logger = logging.getLogger("ms_mhc")
@@ -95,7 +95,7 @@ def choose(name: str, job: Job, wanted: str) -> Backend:
     raise ValueError(f"{name}: backend must be one of {', '.join(names())}, but got {wanted!r}")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _say_once(operator: str, backend: str, reason: str) -> None:
     """A fall-back is news where the better backend was within reach: on a machine of its kind."""
     from aclnn_adapter import platform

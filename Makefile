@@ -1,0 +1,31 @@
+# make test     create .venv if needed, install, run the tests
+# make example  create .venv if needed, install, train the example
+# make lint     ruff and mypy
+
+VENV := .venv
+SUITABLE := import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 12))
+PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10 python3.9; do \
+	$$p -c '$(SUITABLE)' 2>/dev/null && echo $$p && break; done)
+
+.PHONY: test example lint clean
+
+test: $(VENV)/installed
+	$(VENV)/bin/python -m pytest
+
+example: $(VENV)/installed
+	$(VENV)/bin/python model_zoo_example/train.py
+
+lint: $(VENV)/installed
+	$(VENV)/bin/python -m ruff check .
+	$(VENV)/bin/python -m ruff format --check .
+	$(VENV)/bin/python -m mypy
+
+$(VENV)/installed: pyproject.toml setup.py
+	@test -n "$(PYTHON)" || { echo "No Python 3.9 to 3.12 found; name one with PYTHON=..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --upgrade pip
+	$(VENV)/bin/python -m pip install --quiet --editable '.[test,lint]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info

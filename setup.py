@@ -1,0 +1,5 @@
+"""Metadata stand in pyproject.toml."""
+
+from setuptools import setup
+
+setup()

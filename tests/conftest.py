@@ -1,0 +1,39 @@
+"""The three ways in which users run MindSpore, and nothing left behind by any of them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Callable, Iterator
+
+import mindspore as ms
+import pytest
+
+logging.getLogger("ms_mhc").setLevel(logging.DEBUG)
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    # MindSpore writes a report of every graph that fails to compile into the current folder
+    monkeypatch.chdir(tmp_path_factory.mktemp("cwd"))
+
+
+@pytest.fixture(params=["graph", "pynative", "jit"])
+def way(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Any]]:
+    """Graph mode, PyNative mode, and ``ms.jit`` in PyNative mode: what to wrap around a function before it is called."""
+    before = ms.get_context("mode")
+    ms.set_context(mode=ms.GRAPH_MODE if request.param == "graph" else ms.PYNATIVE_MODE)
+    yield ms.jit if request.param == "jit" else (lambda function: function)
+    ms.set_context(mode=before)
+
+
+def _backends() -> list[str]:
+    """The backends that can run on this machine's default device; those of Ascend are tested on the host CANN."""
+    from ms_mhc.backends import registry
+    from ms_mhc.backends.registry import Job
+
+    return [b.name for b in registry.backends() if b.refusal(Job("mhc_pre", 4, 64, ms.float32)) is None]
+
+
+@pytest.fixture(params=_backends())
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)

@@ -1,0 +1,208 @@
+"""Bad input is refused with a message that names operator, argument, what came and what is accepted."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Type
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn
+
+from ms_mhc import (
+    HyperConnection,
+    MhcPost,
+    MhcPre,
+    MhcSinkhorn,
+    expand_streams,
+    merge_streams,
+    mhc_post,
+    mhc_pre,
+    mhc_pre_backward,
+    mhc_sinkhorn,
+)
+
+Way = Callable[[Any], Any]
+
+
+def zeros(*shape: int, dtype: Any = ms.float32) -> Tensor:
+    return Tensor(np.zeros(shape, np.float32)).astype(dtype)
+
+
+def pre_arguments(n: int = 2, d: int = 3) -> Dict[str, Any]:
+    f = n * n + 2 * n
+    return {"x": zeros(5, n, d), "phi": zeros(f, n * d), "alpha": zeros(3), "bias": zeros(f)}
+
+
+def backward_arguments(n: int = 2, d: int = 3) -> Dict[str, Any]:
+    f = n * n + 2 * n
+    return {
+        "x": zeros(5, n, d),
+        "phi": zeros(f, n * d),
+        "alpha": zeros(3),
+        "grad_h_in": zeros(5, d),
+        "grad_h_post": zeros(5, n),
+        "grad_h_res": zeros(5, n, n),
+        "inv_rms": zeros(5),
+        "h_mix": zeros(5, f),
+        "h_pre": zeros(5, n),
+        "h_post": zeros(5, n),
+    }
+
+
+def refused(operator: Callable[..., Any], given: Dict[str, Any], error: Type[Exception], *parts: str) -> None:
+    with pytest.raises(error) as caught:
+        operator(**given)
+    for part in parts:
+        assert part in str(caught.value), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "parts"),
+    [
+        ({"x": zeros(2, 3)}, ValueError, ("x has rank 2", "[2, 3]", "[B, S, N, D]", "[T, N, D]")),
+        ({"x": zeros(1, 1, 5, 2, 3)}, ValueError, ("x has rank 5",)),
+        ({"x": zeros(0, 2, 3)}, ValueError, ("x is empty", "[0, 2, 3]")),
+        ({"x": zeros(5, 2, 0)}, ValueError, ("x is empty",)),
+        ({"x": zeros(5, 2, 3, dtype=ms.int32)}, TypeError, ("x has dtype int32", "bfloat16, float16, float32")),
+        ({"x": zeros(5, 2, 3, dtype=ms.float64)}, TypeError, ("x has dtype float64",)),
+        ({"x": np.zeros((5, 2, 3), np.float32)}, TypeError, ("x must be a mindspore Tensor", "ndarray")),
+        ({"x": zeros(5, 3, 3)}, ValueError, ("phi has shape [8, 6]", "[15, 9]")),
+        ({"x": zeros(5, 2, 4)}, ValueError, ("phi has shape [8, 6]", "[8, 8]", "[N*N+2N, N*D]")),
+        ({"phi": zeros(4, 6)}, ValueError, ("phi has shape [4, 6]", "[8, 6]")),
+        ({"phi": zeros(6, 8)}, ValueError, ("phi has shape [6, 8]",)),
+        ({"phi": zeros(8, 6, dtype=ms.float16)}, TypeError, ("phi has dtype float16", "accepted: float32")),
+        ({"alpha": zeros(2)}, ValueError, ("alpha has shape [2]", "[3]")),
+        ({"alpha": zeros(3, 1)}, ValueError, ("alpha has shape [3, 1]",)),
+        ({"alpha": 0.01}, TypeError, ("alpha must be a mindspore Tensor", "float")),
+        ({"bias": zeros(6)}, ValueError, ("bias has shape [6]", "[8]")),
+        ({"gamma": zeros(3, 2)}, ValueError, ("gamma has shape [3, 2]", "[2, 3]", "[N, D]")),
+        ({"gamma": zeros(2, 3, dtype=ms.bfloat16)}, TypeError, ("gamma has dtype bfloat16",)),
+        ({"norm_eps": -1e-6}, ValueError, ("norm_eps", "-1e-06", ">= 0")),
+        ({"hc_eps": float("inf")}, ValueError, ("hc_eps", "inf")),
+        ({"hc_eps": "1e-6"}, TypeError, ("hc_eps", "'1e-6'", "str")),
+        ({"hc_eps": True}, TypeError, ("hc_eps", "bool")),
+        ({"backend": "cuda"}, ValueError, ("backend", "'cuda'", "auto, aclnn")),
+        ({"backend": None}, TypeError, ("backend", "None")),
+        ({"backend": "aclnn"}, RuntimeError, ("backend='aclnn' cannot be used", "the device target is CPU")),
+    ],
+)
+def test_mhc_pre_refuses(change: Dict[str, Any], error: Type[Exception], parts: Any) -> None:
+    refused(mhc_pre, {**pre_arguments(), **change}, error, "mhc_pre", *parts)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "parts"),
+    [
+        ({"grad_h_in": zeros(5, 2)}, ValueError, ("grad_h_in has shape [5, 2]", "[5, 3]")),
+        ({"grad_h_in": zeros(5, 3, dtype=ms.float16)}, TypeError, ("grad_h_in has dtype float16", "float32")),
+        ({"grad_h_post": zeros(4, 2)}, ValueError, ("grad_h_post has shape [4, 2]", "[5, 2]")),
+        ({"grad_h_res": zeros(5, 4)}, ValueError, ("grad_h_res has shape [5, 4]", "[5, 2, 2]")),
+        ({"inv_rms": zeros(5, 1)}, ValueError, ("inv_rms has shape [5, 1]", "[5]")),
+        ({"h_mix": zeros(5, 4)}, ValueError, ("h_mix has shape [5, 4]", "[5, 8]")),
+        ({"h_pre": zeros(5, 3)}, ValueError, ("h_pre",)),
+        ({"h_post": zeros(5, 2, dtype=ms.float16)}, TypeError, ("h_post has dtype float16",)),
+        ({"grad_x_post": zeros(5, 3, 2)}, ValueError, ("grad_x_post has shape [5, 3, 2]", "[5, 2, 3]")),
+        ({"grad_x_post": zeros(5, 2, 3, dtype=ms.bfloat16)}, TypeError, ("grad_x_post has dtype bfloat16",)),
+        ({"hc_eps": -1.0}, ValueError, ("hc_eps",)),
+    ],
+)
+def test_mhc_pre_backward_refuses(change: Dict[str, Any], error: Type[Exception], parts: Any) -> None:
+    refused(mhc_pre_backward, {**backward_arguments(), **change}, error, "mhc_pre_backward", *parts)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "parts"),
+    [
+        ({"h_res": zeros(5, 2, 3)}, ValueError, ("h_res has shape [5, 2, 3]", "square")),
+        ({"h_res": zeros(2, 2)}, ValueError, ("h_res has shape [2, 2]",)),
+        ({"h_res": zeros(0, 2, 2)}, ValueError, ("h_res is empty",)),
+        ({"h_res": zeros(5, 2, 2, dtype=ms.bfloat16)}, TypeError, ("h_res has dtype bfloat16", "float32")),
+        ({"num_iters": 0}, ValueError, ("num_iters", "0")),
+        ({"num_iters": 2.0}, TypeError, ("num_iters", "2.0")),
+        ({"eps": -1.0}, ValueError, ("eps",)),
+        ({"recipe": "sinkhorn"}, ValueError, ("recipe", "deepseek_v4, paper", "'sinkhorn'")),
+    ],
+)
+def test_mhc_sinkhorn_refuses(change: Dict[str, Any], error: Type[Exception], parts: Any) -> None:
+    refused(mhc_sinkhorn, {"h_res": zeros(5, 2, 2), **change}, error, "mhc_sinkhorn", *parts)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "parts"),
+    [
+        ({"h_res": zeros(5, 3, 3)}, ValueError, ("h_res has shape [5, 3, 3]", "[5, 2, 2]")),
+        ({"h_out": zeros(5, 4)}, ValueError, ("h_out has shape [5, 4]", "[5, 3]")),
+        ({"h_out": zeros(5, 3, dtype=ms.float16)}, TypeError, ("h_out has dtype float16", "float32")),
+        ({"h_post": zeros(5, 3)}, ValueError, ("h_post has shape [5, 3]", "[5, 2]")),
+        ({"x": zeros(5, 3)}, ValueError, ("x has rank 2",)),
+    ],
+)
+def test_mhc_post_refuses(change: Dict[str, Any], error: Type[Exception], parts: Any) -> None:
+    given = {"x": zeros(5, 2, 3), "h_res": zeros(5, 2, 2), "h_out": zeros(5, 3), "h_post": zeros(5, 2), **change}
+    refused(mhc_post, given, error, "mhc_post", *parts)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "parts"),
+    [
+        ({"num_streams": 0}, ValueError, ("num_streams", "0")),
+        ({"num_streams": "4"}, TypeError, ("num_streams", "'4'")),
+        ({"hidden_size": 2.5}, TypeError, ("hidden_size", "2.5")),
+        ({"hidden_size": -3}, ValueError, ("hidden_size", "-3")),
+        ({"norm_eps": -1.0}, ValueError, ("norm_eps", "-1.0")),
+        ({"hc_eps": float("nan")}, ValueError, ("hc_eps", "nan")),
+        ({"use_gamma": 1}, TypeError, ("use_gamma", "1")),
+        ({"return_residual": None}, TypeError, ("return_residual", "None")),
+        ({"backend": "gpu"}, ValueError, ("backend", "'gpu'")),
+        ({"backend": "aclnn"}, RuntimeError, ("the device target is CPU",)),
+    ],
+)
+def test_cell_refuses_at_construction(change: Dict[str, Any], error: Type[Exception], parts: Any) -> None:
+    refused(MhcPre, {"num_streams": 4, "hidden_size": 8, **change}, error, "MhcPre", *parts)
+
+
+class Compiled(nn.Cell):
+    def __init__(self, cell: nn.Cell) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def construct(self, x: Tensor) -> Any:
+        return self.cell(x)
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "parts"),
+    [
+        (zeros(5, 4, 9), ValueError, ("4 streams of size 9", "num_streams=4", "hidden_size=8")),
+        (zeros(2, 5, 3, 8), ValueError, ("x has shape [2, 5, 3, 8]", "3 streams")),
+        (zeros(4, 8), ValueError, ("x has rank 2",)),
+        (zeros(5, 4, 8, dtype=ms.int64), TypeError, ("x has dtype int64",)),
+    ],
+)
+def test_cell_refuses_its_input_in_every_mode(way: Way, x: Tensor, error: Type[Exception], parts: Any) -> None:
+    network = Compiled(MhcPre(4, 8))
+    with pytest.raises(error) as caught:
+        way(network)(x)
+    for part in ("MhcPre", *parts):
+        assert part in str(caught.value)
+
+
+def test_other_cells_refuse_at_construction() -> None:
+    with pytest.raises(ValueError, match=r"MhcSinkhorn: num_iters .* 0"):
+        MhcSinkhorn(0)
+    with pytest.raises(ValueError, match=r"MhcSinkhorn: recipe .*'v4'"):
+        MhcSinkhorn(recipe="v4")
+    with pytest.raises(ValueError, match=r"MhcPost: backend .*'x'"):
+        MhcPost("x")
+    with pytest.raises(TypeError, match=r"HyperConnection: branch must be a mindspore.nn.Cell, but got function"):
+        HyperConnection(4, 8, lambda h: h)
+
+
+def test_streams_helpers_refuse() -> None:
+    with pytest.raises(ValueError, match=r"expand_streams: num_streams must be a positive int, but got 0"):
+        expand_streams(zeros(2, 3), 0)
+    with pytest.raises(TypeError, match=r"expand_streams: h has dtype int32"):
+        expand_streams(zeros(2, 3, dtype=ms.int32), 2)
+    with pytest.raises(ValueError, match=r"merge_streams: x has shape \[3\]"):
+        merge_streams(zeros(3))

@@ -1,0 +1,120 @@
+"""HyperConnection around cells that it does not know."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Tuple
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor, nn, ops
+
+from ms_mhc import HyperConnection, expand_streams, merge_streams, reference
+
+Way = Callable[[Any], Any]
+
+
+class Branch(nn.Cell):
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm((d,))
+        self.dense = nn.Dense(d, d, activation="tanh")
+
+    def construct(self, h: Tensor) -> Tensor:
+        return self.dense(self.norm(h))
+
+
+class Network(nn.Cell):
+    def __init__(self, n: int, d: int, layers: int = 2) -> None:
+        super().__init__()
+        self.n = n
+        self.layers = nn.SequentialCell([HyperConnection(n, d, Branch(d)) for _ in range(layers)])
+
+    def construct(self, h: Tensor) -> Tensor:
+        return merge_streams(self.layers(expand_streams(h, self.n)))
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 6, 8])
+def test_network_starts_as_the_plain_residual_network(way: Way, n: int) -> None:
+    network = Network(n, 32)
+    h = Tensor(np.random.default_rng(n).normal(size=(2, 5, 32)).astype(np.float32))
+    plain = h
+    for layer in network.layers:
+        plain = plain + layer.branch(plain)
+    got, want = way(network)(h).asnumpy(), plain.asnumpy()
+    assert np.abs(got - want).max() / np.abs(want).max() < 1e-4
+
+
+class Attention(nn.Cell):
+    """Takes a mask and a flag, returns a cache and None beside its output."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.dense = nn.Dense(d, d)
+
+    def construct(self, h: Tensor, mask: Tensor, scale: float) -> Tuple[Tensor, Tensor]:
+        out = self.dense(h * mask) * scale
+        return out, out * 2
+
+
+def test_branch_may_take_and_return_more(way: Way) -> None:
+    layer = HyperConnection(4, 16, Attention(16))
+    rng = np.random.default_rng(0)
+    x = Tensor(rng.normal(size=(2, 3, 4, 16)).astype(np.float32))
+    mask = Tensor(np.ones((2, 3, 1), np.float32))
+    x_next, cache = way(layer)(x, mask, 0.5)
+    assert x_next.shape == x.shape
+    assert cache.shape == (2, 3, 16)
+
+    pre = reference.mhc_pre(x.asnumpy(), layer.pre.phi.asnumpy(), layer.pre.alpha.asnumpy(), layer.pre.bias.asnumpy())
+    h_out = layer.branch(Tensor(pre.h_in.astype(np.float32)), mask, 0.5)[0].asnumpy()
+    want = reference.mhc_post(x.asnumpy(), reference.mhc_sinkhorn(pre.h_res), h_out, pre.h_post)
+    assert np.abs(x_next.asnumpy() - want).max() < 5e-6 * np.abs(want).max()
+
+
+def test_mixing_really_happens(way: Way) -> None:
+    """H_res computed and never applied still trains (tokenbender/mHC #3): swap the streams and look."""
+    layer = HyperConnection(2, 4, nn.Dense(4, 4))
+    layer.pre.bias.set_data(Tensor(np.array([0, 0, -30, -30, -30, 30, 30, -30], np.float32)))
+    x = np.random.default_rng(1).normal(size=(1, 3, 2, 4)).astype(np.float32)
+    out = way(layer)(Tensor(x)).asnumpy()
+    assert np.allclose(out, x[:, :, ::-1], atol=1e-4)
+
+
+def test_gradients_of_a_network_agree_with_central_differences(way: Way) -> None:
+    network = Network(4, 8)
+    rng = np.random.default_rng(2)
+    for parameter in network.trainable_params():
+        if parameter.name.rsplit(".", 1)[-1] in ("phi", "alpha", "bias"):
+            parameter.set_data(Tensor(rng.normal(0, 0.5, parameter.shape).astype(np.float32)))
+    h = rng.normal(size=(2, 3, 8)).astype(np.float32)
+    weight = Tensor(rng.normal(size=h.shape).astype(np.float32))
+
+    def loss(h: Tensor) -> Tensor:
+        return (network(h) * weight).sum()
+
+    grad = way(ms.grad(loss))(Tensor(h)).asnumpy()
+    direction = rng.normal(size=h.shape).astype(np.float32)
+    step = 1e-2
+    up, down = (float(loss(Tensor(h + s * step * direction))) for s in (1, -1))
+    assert (up - down) / (2 * step) == pytest.approx(float((grad * direction).sum()), rel=5e-3)
+
+
+def test_recompute_gives_the_same_bits(way: Way) -> None:
+    plain, recomputed = Network(4, 16), Network(4, 16)
+    for layer in recomputed.layers:
+        layer.recompute()
+    ms.load_param_into_net(recomputed, {p.name: p for p in plain.get_parameters()})
+    h = Tensor(np.random.default_rng(3).normal(size=(2, 3, 16)).astype(np.float32))
+
+    def gradients(network: nn.Cell) -> Any:
+        def loss(h: Tensor) -> Tensor:
+            return (network(h) ** 2).sum()
+
+        return way(ops.value_and_grad(loss, 0, list(network.trainable_params())))(h)
+
+    (one, (one_h, ones)), (two, (two_h, twos)) = gradients(plain), gradients(recomputed)
+    assert float(one) == float(two)
+    assert np.array_equal(one_h.asnumpy(), two_h.asnumpy())
+    for a, b in zip(ones, twos):
+        assert np.array_equal(a.asnumpy(), b.asnumpy())

@@ -1,0 +1,122 @@
+"""The contract, and what is derived from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Optional
+
+import mindspore as ms
+import pytest
+
+from aclnn_adapter import custom
+from aclnn_adapter.operators import (
+    A2,
+    A3,
+    A5,
+    MHC_POST,
+    MHC_PRE,
+    MHC_PRE_BACKWARD,
+    MHC_PRE_BACKWARD_V2,
+    MHC_PRE_V2,
+    MHC_SINKHORN,
+    OPERATORS,
+    resolve,
+)
+
+
+def names(operator_name: str) -> list[str]:
+    return [a.name for a in OPERATORS[operator_name].arguments]
+
+
+def test_order_of_arguments_is_the_prototypes() -> None:
+    assert names("aclnnMhcPre") == (
+        "x phi alpha bias gammaOptional normEps hcEps hIn hPost hRes invRmsOptional hMixOptional hPreOptional".split()
+    )
+    assert names("aclnnMhcPreBackward") == (
+        "x phi alpha gradHIn gradHPost gradHRes invRms hMix hPre hPost gammaOptional gradXPostOptional hcEps "
+        "gradX gradPhi gradAlpha gradBias gradGamma".split()
+    )
+    assert names("aclnnMhcPost") == "x hRes hOut hPost out".split()
+    assert names("aclnnMhcPostBackward") == "gradOutput x hRes hOut hPost gradX gradHRes gradHOut gradHPost".split()
+    assert names("aclnnMhcSinkhorn") == "x eps numIters output normOut sumOut".split()
+    assert names("aclnnMhcSinkhornBackward") == "gradOutput normOut sumOut out".split()
+
+
+def test_eps_is_a_double_forward_and_a_float_backward() -> None:
+    assert [a.c_type for a in MHC_PRE.attrs] == ["double", "double"]
+    assert [a.c_type for a in MHC_PRE_BACKWARD.attrs] == ["float"]
+    assert [a.c_type for a in MHC_SINKHORN.attrs] == ["float", "int64_t"]
+
+
+def test_second_versions_have_op_impl_mode_behind_the_last_eps() -> None:
+    assert names("aclnnMhcPreV2")[5:9] == ["normEps", "hcEps", "opImplMode", "hIn"]
+    assert names("aclnnMhcPreBackwardV2")[12:15] == ["hcEps", "opImplMode", "gradX"]
+    for operator in (MHC_PRE_V2, MHC_PRE_BACKWARD_V2):
+        assert operator.attrs[-1].c_type == "int64_t"
+
+
+def test_inputs_come_before_attributes_and_those_before_outputs() -> None:
+    """MindSpore generates its call in this order."""
+    for operator in OPERATORS.values():
+        assert operator.arguments == operator.inputs + operator.attrs + operator.outputs
+
+
+@pytest.mark.parametrize("tokens", [(2, 3), (6,), (-1, -1)])
+def test_shapes_of_outputs_follow_from_shapes_of_inputs(tokens: tuple[int, ...]) -> None:
+    sizes = MHC_PRE.bind([(*tokens, 4, 64), (24, 256), (3,), (24,), (4, 64)])
+    shapes = [resolve(a.shape, sizes) for a in MHC_PRE.outputs]
+    assert shapes == [(*tokens, 64), (*tokens, 4), (*tokens, 4, 4), tokens, (*tokens, 24), (*tokens, 4)]
+
+    infer_shape, infer_dtype = custom.infer_functions(MHC_PRE_BACKWARD)
+    inputs = [(*tokens, 4, 64), (24, 256), (3,), (*tokens, 64)]
+    assert infer_shape(*inputs) == ([*tokens, 4, 64], [24, 256], [3], [24], [4, 64])
+    dtypes = infer_dtype(ms.bfloat16, ms.float32)
+    assert dtypes == (ms.bfloat16, ms.float32, ms.float32, ms.float32, ms.float32)
+
+
+def test_saved_tensors_of_sinkhorn_have_the_agreed_length() -> None:
+    sizes = MHC_SINKHORN.bind([(2, 3, 6, 6)], I=20)
+    assert [resolve(a.shape, sizes) for a in MHC_SINKHORN.outputs] == [(2, 3, 6, 6), (2 * 20 * 6 * 6 * 8,), (1920,)]
+    unknown = MHC_SINKHORN.bind([(-1, 3, 6, 6)], I=20)
+    assert resolve(MHC_SINKHORN.outputs[1].shape, unknown) == (-1,)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "forward", "backward"),
+    [
+        (4, 64, None, None),
+        (4, 80, None, "hidden_size 80 is not a multiple of 64"),
+        (4, 24, "hidden_size 24 is not a multiple of 16", "hidden_size 24 is not a multiple of 64"),
+        (5, 64, "num_streams 5 is not one of 4, 6, 8", "num_streams 5 is not one of 4, 6, 8"),
+        (8, 16384, None, None),
+        (8, 16448, "hidden_size 16448 is above 16384", "hidden_size 16448 is above 16384"),
+    ],
+)
+def test_limits_of_ascend_950(n: int, d: int, forward: Optional[str], backward: Optional[str]) -> None:
+    assert MHC_PRE.limits[A5].refusal(n, d) == forward
+    assert MHC_PRE_BACKWARD.limits[A5].refusal(n, d) == backward
+
+
+def test_which_soc_has_which_operator() -> None:
+    assert set(MHC_PRE.limits) == {A5}
+    assert set(MHC_PRE_BACKWARD.limits) == {A5, A3, A2}
+    assert MHC_PRE_BACKWARD.limits[A2].refusal(4, 64) == "hidden_size 64 is not a multiple of 128"
+    assert MHC_POST.limits[A5].refusal(3, 7) is None
+    assert MHC_SINKHORN.limits[A5].refusal(4, num_iters=101) == "num_iters 101 is not within 1 to 100"
+
+
+def test_registration_carries_the_c_types() -> None:
+    info = custom.registration(MHC_PRE)
+    assert [(a["name"], a["type"]) for a in info["attr"]] == [("normEps", "double"), ("hcEps", "double")]
+    assert [i["name"] for i in info["inputs"]] == names("aclnnMhcPre")[:5]
+    assert len(info["outputs"]) == 6
+    assert [row[0][0] for row in info["dtype_format"]] == ["bfloat16", "float16"]
+    assert [(a["name"], a["type"]) for a in custom.registration(MHC_SINKHORN)["attr"]] == [
+        ("eps", "float"),
+        ("numIters", "int"),
+    ]
+
+
+def test_contract_is_immutable() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        MHC_PRE.name = "other"  # type: ignore[misc]

@@ -1,0 +1,231 @@
+"""What this machine is said to be, and when the kernels are refused."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, List, Optional
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Tensor
+
+from aclnn_adapter import custom, platform
+from aclnn_adapter.custom import AclnnKernel
+from aclnn_adapter.operators import MHC_PRE, MHC_PRE_BACKWARD, Operator
+from ms_mhc import MhcPre, __main__, info, mhc_pre
+from ms_mhc.backends import aclnn, registry
+from ms_mhc.backends.registry import Job
+
+OLD = """
+// published before gradXPostOptional was added
+aclnnStatus aclnnMhcPreBackwardGetWorkspaceSize(const aclTensor *x, const aclTensor *phi, const aclTensor *alpha,
+    const aclTensor *gradHIn, const aclTensor *gradHPost, const aclTensor *gradHRes, const aclTensor *invRms,
+    const aclTensor *hMix, const aclTensor *hPre, const aclTensor *hPost, const aclTensor *gamma, double hcEps,
+    aclTensor *gradX, aclTensor *gradPhi, aclTensor *gradAlpha, aclTensor *gradBias, aclTensor *gradGamma,
+    uint64_t *workspaceSize, aclOpExecutor **executor);
+"""
+
+
+def header(operator: Operator, **types: str) -> str:
+    parameters = [f"const {types.get(a.name, a.c_type).replace('*', ' *')} {a.name}" for a in operator.arguments]
+    tail = ["uint64_t* workspaceSize", "aclOpExecutor ** executor /* out */"]
+    return f"ACLNN_API aclnnStatus {operator.symbols[0]}(\n  " + ",\n  ".join(parameters + tail) + ");\n"
+
+
+@pytest.fixture
+def cann(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder laid out like CANN."""
+    home = tmp_path / "cann"
+    for folder in ("include/aclnnop", "lib64", "opp/vendors"):
+        (home / folder).mkdir(parents=True)
+    monkeypatch.setenv("ASCEND_OPP_PATH", str(home / "opp"))
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(home))
+    monkeypatch.delenv("ASCEND_CUSTOM_OPP_PATH", raising=False)
+    return home
+
+
+def place(home: Path, operator: Operator, text: str) -> None:
+    (home / "include/aclnnop" / operator.header).write_text(text)
+
+
+def test_header_that_agrees_is_accepted(cann: Path) -> None:
+    place(cann, MHC_PRE, header(MHC_PRE))
+    assert platform.header_difference(MHC_PRE) is None
+
+
+def test_header_that_is_missing_is_accepted(cann: Path) -> None:
+    assert platform.header_difference(MHC_PRE) is None
+
+
+def test_old_header_is_refused_with_the_first_difference(cann: Path) -> None:
+    place(cann, MHC_PRE_BACKWARD, OLD)
+    said = platform.header_difference(MHC_PRE_BACKWARD)
+    assert said is not None
+    assert "19 parameters where 20 are expected" in said
+    assert "parameter 12: double instead of aclTensor* (gradXPostOptional)" in said
+
+
+def test_eps_of_another_c_type_is_refused(cann: Path) -> None:
+    place(cann, MHC_PRE, header(MHC_PRE, normEps="float"))
+    said = platform.header_difference(MHC_PRE)
+    assert said is not None
+    assert "parameter 6: float instead of double (normEps)" in said
+
+
+def test_header_without_the_function_is_refused(cann: Path) -> None:
+    place(cann, MHC_PRE, "aclnnStatus aclnnOther(void);")
+    assert "does not declare aclnnMhcPreGetWorkspaceSize" in str(platform.header_difference(MHC_PRE))
+
+
+def test_vendors_header_comes_first(cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place(cann, MHC_PRE, header(MHC_PRE))
+    (cann / "opp/vendors/config.ini").write_text("load_priority=acme\n")
+    vendor = cann / "opp/vendors/acme/op_api/include"
+    vendor.mkdir(parents=True)
+    (vendor / MHC_PRE.header).write_text(header(MHC_PRE, hcEps="float"))
+    assert str(vendor) in str(platform.header_difference(MHC_PRE))
+
+    custom_folder = cann / "custom"
+    (custom_folder / "op_api/include").mkdir(parents=True)
+    (custom_folder / "op_api/include" / MHC_PRE.header).write_text(header(MHC_PRE))
+    monkeypatch.setenv("ASCEND_CUSTOM_OPP_PATH", str(custom_folder))
+    assert platform.header_difference(MHC_PRE) is None
+
+
+def test_symbols_are_looked_up_in_every_library_of_cann(cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Library:
+        def __init__(self, name: str) -> None:
+            for symbol in {"libopapi.so": [], "libopapi_transformer.so": MHC_PRE.symbols}[Path(name).name]:
+                setattr(self, symbol, None)
+
+    monkeypatch.setattr(ctypes, "CDLL", Library)
+    (cann / "lib64/libopapi.so").touch()
+    assert platform.missing_symbols(MHC_PRE) == list(MHC_PRE.symbols)
+    (cann / "lib64/libopapi_transformer.so").touch()
+    assert platform.missing_symbols(MHC_PRE) == []
+    assert platform.missing_symbols(MHC_PRE_BACKWARD) == list(MHC_PRE_BACKWARD.symbols)
+
+
+def test_reasons_come_in_the_order_device_cann_soc_symbol(cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "the device target is CPU" in str(platform.refusal(MHC_PRE))
+    monkeypatch.setattr(platform, "device_target", lambda: "Ascend")
+    monkeypatch.setattr(platform, "soc_version", lambda: "ascend910b")
+    assert "aclnnMhcPre is not available on ascend910b, only on ascend950" in str(platform.refusal(MHC_PRE))
+    monkeypatch.setattr(platform, "soc_version", lambda: "ascend950")
+    (cann / "version.cfg").write_text("# CANN\nversion=[9.0.0]\n")
+    assert "CANN 9.0.0" in str(platform.refusal(MHC_PRE))
+    assert "does not export aclnnMhcPreGetWorkspaceSize or aclnnMhcPre" in str(platform.refusal(MHC_PRE))
+    monkeypatch.delenv("ASCEND_OPP_PATH")
+    monkeypatch.delenv("ASCEND_HOME_PATH")
+    assert "neither ASCEND_OPP_PATH nor ASCEND_HOME_PATH is set" in str(platform.refusal(MHC_PRE))
+
+
+@pytest.fixture
+def ascend_950(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which every kernel can be called."""
+    monkeypatch.setattr(platform, "device_target", lambda: "Ascend")
+    monkeypatch.setattr(platform, "soc_version", lambda: "ascend950")
+    monkeypatch.setattr(platform, "refusal", lambda operator: None)
+
+
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        (Job("mhc_pre", 4, 64, ms.bfloat16), None),
+        (Job("mhc_pre", 4, 80, ms.bfloat16), "not a multiple of 64, which aclnnMhcPreBackward needs; use backend"),
+        (Job("mhc_pre", 4, 80, None), "or pad to 128"),
+        (Job("mhc_pre", 4, 64, ms.float32), "x has dtype float32; the kernels take bfloat16 and float16"),
+        (Job("mhc_pre", 2, 64, ms.float16), "num_streams 2 is not one of 4, 6, 8, which aclnnMhcPre needs"),
+        (Job("mhc_sinkhorn", 4, num_iters=200), "num_iters 200 is not within 1 to 100"),
+        (Job("mhc_sinkhorn", 4, num_iters=20, recipe="paper"), "recipe 'deepseek_v4', not 'paper'"),
+        (Job("mhc_post", 4, 64, ms.float16, identity=True), "null pointer"),
+        (Job("mhc_post", 4, 64, ms.float16), None),
+    ],
+)
+def test_kernels_refuse_what_either_direction_cannot_do(ascend_950: None, job: Job, reason: Optional[str]) -> None:
+    refusal = aclnn.refusal(job)
+    if reason is None:
+        assert refusal is None
+        assert registry.choose("test", job, "auto").name == "aclnn"
+    else:
+        assert refusal is not None
+        assert reason in refusal.reason
+        assert registry.choose("test", job, "auto").name != "aclnn"
+        with pytest.raises(ValueError, match="backend='aclnn' cannot be used"):
+            registry.choose("test", job, "aclnn")
+
+
+def test_fall_back_says_why_once(ascend_950: None, caplog: pytest.LogCaptureFixture) -> None:
+    registry._say_once.cache_clear()
+    with caplog.at_level(logging.WARNING, logger="ms_mhc"):
+        for _ in range(3):
+            registry.choose("test", Job("mhc_pre", 4, 80, ms.bfloat16), "auto")
+    said = [r.getMessage() for r in caplog.records]
+    assert len(said) == 1
+    assert "mhc_pre: the aclnn backend cannot be used, falling back: hidden_size 80" in said[0]
+
+
+def test_nothing_is_said_where_no_kernel_is_expected(caplog: pytest.LogCaptureFixture) -> None:
+    registry._say_once.cache_clear()
+    with caplog.at_level(logging.INFO, logger="ms_mhc"):
+        MhcPre(4, 8)(Tensor(np.ones((2, 4, 8), np.float32)))
+    assert not caplog.records
+
+
+def test_kernel_refuses_to_be_made_where_it_cannot_be_called() -> None:
+    with pytest.raises(RuntimeError, match="aclnnMhcPre: the device target is CPU, not Ascend"):
+        AclnnKernel(MHC_PRE)
+
+
+def test_callbacks_go_into_a_folder_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for before in (None, "/somewhere"):
+        if before is None:
+            monkeypatch.delenv("MS_COMPILER_CACHE_PATH", raising=False)
+        else:
+            monkeypatch.setenv("MS_COMPILER_CACHE_PATH", before)
+        with custom._callbacks_in_process_folder():
+            assert Path(os.environ["MS_COMPILER_CACHE_PATH"]).is_dir()
+        assert os.environ.get("MS_COMPILER_CACHE_PATH") == before
+
+
+def run(*arguments: str) -> List[str]:
+    done = subprocess.run([sys.executable, "-m", "ms_mhc", *arguments], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_info_names_versions_and_the_backend_of_each_operator() -> None:
+    lines = run("info")
+    text = "\n".join(lines)
+    assert f"MindSpore   {ms.__version__}" in text
+    for operator in info.OPERATORS:
+        assert any(line.split()[:1] == [operator] for line in lines), text
+    assert "not aclnn: the device target is CPU, not Ascend" in text
+
+
+def test_info_tells_why_for_the_sizes_that_were_asked_for(
+    ascend_950: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "cann_home", lambda: None)
+    assert __main__.main(["info", "--num-streams", "4", "--hidden-size", "80", "--dtype", "bfloat16"]) == 0
+    out = capsys.readouterr().out
+    assert "hidden_size 80 is not a multiple of 64" in out
+    assert "mhc_sinkhorn  aclnn in compiled graphs, MindSpore ops when called eagerly" in out
+
+
+def test_import_writes_nothing_into_the_current_folder(tmp_path: Path) -> None:
+    program = "import ms_mhc, numpy, mindspore as ms; ms_mhc.MhcPre(4, 8)(ms.Tensor(numpy.ones((2, 4, 8), 'float32')))"
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, capture_output=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_named_backend_runs_or_raises() -> None:
+    inputs: Any = [Tensor(np.zeros(s, np.float32)) for s in ((2, 2, 3), (8, 6), (3,), (8,))]
+    assert mhc_pre(*inputs, backend="composite")[0].shape == (2, 3)
+    with pytest.raises(RuntimeError, match="not Ascend"):
+        mhc_pre(*inputs, backend="aclnn")
