@@ -56,18 +56,22 @@ static void pre_gates(const PreBackward &a, const PreLayout &l, int64_t begin, i
   });
 }
 
-static void pre_tile(const PreBackward &a, const PreLayout &l, const float *phi, int64_t begin, int64_t end,
-                     int64_t tile, const PreGates &gates, double *total, bool stream, void *scratch) {
+static void pre_tiles(const PreBackward &a, const PreLayout &l, const float *phi, int64_t begin, int64_t end,
+                      int64_t first_tile, int64_t last_tile, const PreGates &gates, double *totals, bool stream,
+                      void *scratch) {
   with_element(a.element, [&](auto scalar) {
-    pre_backward_tile<decltype(scalar)>(a, l, phi, begin, end, tile, gates, total, stream, scratch);
+    using Scalar = decltype(scalar);
+    const auto run = stream ? pre_backward_tiles<true, Scalar> : pre_backward_tiles<false, Scalar>;
+    run(a, l, phi, begin, end, first_tile, last_tile, gates, totals, scratch);
   });
 }
 
 static void post_forward(const PostForward &a, int64_t begin, int64_t end, bool stream) {
   with_element(a.element, [&](auto scalar) {
     with_streams(a.sizes.streams, [&](auto n) {
-      if (stream) return post_forward_tokens<n.value, true, decltype(scalar)>(a, begin, end);
-      post_forward_tokens<n.value, false, decltype(scalar)>(a, begin, end);
+      using Scalar = decltype(scalar);
+      const auto run = stream ? post_forward_tokens<n.value, true, Scalar> : post_forward_tokens<n.value, false, Scalar>;
+      run(a, begin, end);
     });
   });
 }
@@ -75,8 +79,9 @@ static void post_forward(const PostForward &a, int64_t begin, int64_t end, bool 
 static void post_backward(const PostBackward &a, int64_t begin, int64_t end, bool stream) {
   with_element(a.element, [&](auto scalar) {
     with_streams(a.sizes.streams, [&](auto n) {
-      if (stream) return post_backward_tokens<n.value, true, decltype(scalar)>(a, begin, end);
-      post_backward_tokens<n.value, false, decltype(scalar)>(a, begin, end);
+      using Scalar = decltype(scalar);
+      const auto run = stream ? post_backward_tokens<n.value, true, Scalar> : post_backward_tokens<n.value, false, Scalar>;
+      run(a, begin, end);
     });
   });
 }
@@ -91,7 +96,7 @@ static void sinkhorn_backward(const SinkhornBackward &a, int64_t begin, int64_t 
 
 extern const Kernels kernels;
 const Kernels kernels = {
-    pre_forward,  pre_forward_scratch, pre_gates,        pre_tile,
+    pre_forward,  pre_forward_scratch, pre_gates,        pre_tiles,
     pre_backward_scratch, post_forward, post_backward,   sinkhorn_forward,
     sinkhorn_forward_scratch, sinkhorn_backward, sinkhorn_backward_scratch,
 };

@@ -51,11 +51,12 @@ struct Kernels {
   // Tokens [begin, end), at most kTokenBlock of them: block number `block` of the group.
   void (*pre_backward_gates)(const PreBackward &, const PreLayout &, int64_t begin, int64_t end, int64_t block,
                              const PreGates &);
-  // All tokens of the group [begin, end), and one tile of columns: writes grad_x there, and adds this group's share of
-  // gradient of the product with phi to total[F, kTile].
-  void (*pre_backward_tile)(const PreBackward &, const PreLayout &, const float *phi, int64_t begin, int64_t end,
-                            int64_t tile, const PreGates &, double *total, bool stream, void *scratch);
-  int64_t (*pre_backward_scratch)(const PreLayout &);
+  // All tokens of the group [begin, end), and the tiles [first_tile, last_tile): writes grad_x there, and adds this
+  // group's share of the gradient of the product with phi to totals[tiles, F, kTile].
+  void (*pre_backward_tiles)(const PreBackward &, const PreLayout &, const float *phi, int64_t begin, int64_t end,
+                             int64_t first_tile, int64_t last_tile, const PreGates &, double *totals, bool stream,
+                             void *scratch);
+  int64_t (*pre_backward_scratch)(const PreLayout &, int64_t tiles);
 
   void (*post_forward)(const PostForward &, int64_t begin, int64_t end, bool stream);
   void (*post_backward)(const PostBackward &, int64_t begin, int64_t end, bool stream);

@@ -8,15 +8,6 @@
 namespace mhc {
 namespace MHC_ISA {
 
-template <bool kStream, typename Scalar>
-inline void put(Scalar *p, Vec v) {
-  if constexpr (kStream) {
-    stream(p, v);
-  } else {
-    store(p, v);
-  }
-}
-
 // The streams of one token at one vector of columns; `some` lanes of it, when it is the end of a row.
 template <int kN, typename Scalar>
 struct Column {
@@ -40,13 +31,7 @@ void post_forward_tokens(const PostForward &a, int64_t begin, int64_t end) {
     for (int64_t c = 0; c < d; c += kLanes) {
       const int64_t left = d - c;
       const Vec h = load_up_to(h_out + c, left);
-      const auto finish = [&](int64_t j, Vec sum) {
-        if (left >= kLanes) {
-          put<kStream>(out + j * d + c, sum);
-        } else {
-          store_some(out + j * d + c, sum, left);
-        }
-      };
+      const auto finish = [&](int64_t j, Vec sum) { put_up_to<kStream>(out + j * d + c, sum, left); };
       if (!h_res) {
         for (int64_t j = 0; j < n; ++j) finish(j, h_post[j] * h + load_up_to(x + j * d + c, left));
       } else if constexpr (kN != 0) {
@@ -137,13 +122,7 @@ void post_backward_tokens(const PostBackward &a, int64_t begin, int64_t end) {
     const float *h_res = a.h_res ? a.h_res + t * n * n : nullptr;
     for (int64_t c = 0; c < d; c += kLanes) {
       const int64_t left = d - c;
-      const auto finish = [&](Scalar *to, Vec sum) {
-        if (left >= kLanes) {
-          put<kStream>(to + c, sum);
-        } else {
-          store_some(to + c, sum, left);
-        }
-      };
+      const auto finish = [&](Scalar *to, Vec sum) { put_up_to<kStream>(to + c, sum, left); };
       if constexpr (kN != 0) {
         const Column<kN, Scalar> column(grad + c, d, left);
         Vec sum = {};

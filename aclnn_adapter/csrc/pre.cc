@@ -32,6 +32,10 @@ int64_t group_size(const PreBackward &a, const PreLayout &l) {
   return std::clamp<int64_t>(fitting, kTokenBlock, 1024) / kTokenBlock * kTokenBlock;
 }
 
+// Tiles that one thread takes at a time: a run of columns, so that rows are read and written in longer pieces, but
+// enough of them to keep all threads busy. The result does not depend on it.
+int64_t tile_span(const PreLayout &l, int threads) { return std::clamp<int64_t>(l.tiles / (4 * threads), 1, 8); }
+
 // The sums over tokens become gradients, one tile of columns at a time.
 void finish_tile(const PreBackward &a, const PreLayout &l, int64_t tile, const double *total) {
   const int64_t column = l.stream(tile) * l.d + l.first(tile);
@@ -75,6 +79,7 @@ void pre_backward(const PreBackward &args) {
   const int64_t tokens = args.sizes.tokens, f = layout.f;
   const int64_t group = std::min(group_size(args, layout), rounded_up(tokens, kTokenBlock));
   const int threads = threads_for(std::max(layout.tiles, group / kTokenBlock));
+  const int64_t span = tile_span(layout, threads);
   const bool stream = past_caches(args.grad_x, tokens * layout.n, layout.d * bytes_of(args.element));
 
   const Buffer<float> phi(layout.packed_size());
@@ -82,7 +87,7 @@ void pre_backward(const PreBackward &args) {
   const Buffer<float> grad_mix(group * f), transposed(group * f), of_x(group);
   const Buffer<double> block_sums(group / kTokenBlock * (f + 3)), sums(f + 3);
   const PreGates gates{grad_mix.get(), transposed.get(), of_x.get(), block_sums.get()};
-  const ThreadScratch scratch(run.pre_backward_scratch(layout), threads);
+  const ThreadScratch scratch(run.pre_backward_scratch(layout, span), threads);
   std::fill(sums.get(), sums.get() + f + 3, 0.0);
 
 #pragma omp parallel num_threads(threads)
@@ -105,9 +110,9 @@ void pre_backward(const PreBackward &args) {
         for (int64_t k = 0; k < f + 3; ++k) sums.get()[k] += gates.sums[block * (f + 3) + k];
       }
 #pragma omp for schedule(dynamic)
-      for (int64_t tile = 0; tile < layout.tiles; ++tile) {
-        run.pre_backward_tile(args, layout, phi.get(), first, last, tile, gates, totals.get() + tile * f * kTile, stream,
-                              scratch.of(this_thread()));
+      for (int64_t tile = 0; tile < layout.tiles; tile += span) {
+        run.pre_backward_tiles(args, layout, phi.get(), first, last, tile, std::min(tile + span, layout.tiles), gates,
+                               totals.get(), stream, scratch.of(this_thread()));
       }
     }
 #pragma omp for schedule(static)

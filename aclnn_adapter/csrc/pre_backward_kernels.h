@@ -92,139 +92,140 @@ void pre_backward_gates(const PreBackward &a, const PreLayout &l, int64_t begin,
 
 // Both products have the form out[r, c] = sum_s a[s, r] * b[s, c] with short rows of a and tiles of b:
 // grad_phi over tokens (a = grad_mix, b = x), grad_x over rows of phi (a = grad_mix transposed, b = phi).
+// kProductRows by kProductVectors is as many sums as there are registers for.
 constexpr int kProductRows = 6;
 constexpr int kProductVectors = kRegisters == 32 ? 4 : 2;
 
-template <int kRows>
-inline void multiply(const float *a, int64_t a_step, const float *b, int64_t count, Vec (&sums)[kRows][kProductVectors]) {
+// kRows rows of out[., kTile], which are added to (kAdd) or overwritten
+template <int kRows, bool kAdd>
+void product_rows(const float *a, int64_t a_step, const float *b, int64_t count, float *out) {
+  for (int c = 0; c < kTile; c += kProductVectors * kLanes) {
+    Vec sums[kRows][kProductVectors] = {};
+    for (int64_t s = 0; s < count; ++s) {
+      Vec column[kProductVectors];
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kProductVectors; ++v) column[v] = load(b + s * kTile + c + v * kLanes);
 #pragma GCC unroll 8
-    for (int v = 0; v < kProductVectors; ++v) sums[r][v] = Vec{};
-  }
-  for (int64_t s = 0; s < count; ++s) {
-    Vec column[kProductVectors];
+      for (int r = 0; r < kRows; ++r) {
+        const Vec factor = splat(a[s * a_step + r]);
 #pragma GCC unroll 8
-    for (int v = 0; v < kProductVectors; ++v) column[v] = load(b + s * kTile + v * kLanes);
+        for (int v = 0; v < kProductVectors; ++v) sums[r][v] += factor * column[v];
+      }
+    }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const Vec factor = splat(a[s * a_step + r]);
 #pragma GCC unroll 8
-      for (int v = 0; v < kProductVectors; ++v) sums[r][v] += factor * column[v];
+      for (int v = 0; v < kProductVectors; ++v) {
+        float *to = out + r * kTile + c + v * kLanes;
+        store(to, kAdd ? load(to) + sums[r][v] : sums[r][v]);
+      }
     }
   }
 }
 
-// Calls work.template rows<kRows>(first) so that all of `count` rows are covered, kProductRows at a time.
-template <typename Work>
-inline void by_rows(int64_t count, const Work &work) {
+// fetch(i, n) is called before part i of n.
+template <bool kAdd, typename Fetch>
+void product(int64_t rows, const float *a, int64_t a_step, const float *b, int64_t count, float *out,
+             const Fetch &fetch) {
+  const int64_t parts = (rows + kProductRows - 1) / kProductRows;
   int64_t r = 0;
-  for (; r + kProductRows <= count; r += kProductRows) work.template rows<kProductRows>(r);
-  switch (count - r) {
-    case 5: return work.template rows<5>(r);
-    case 4: return work.template rows<4>(r);
-    case 3: return work.template rows<3>(r);
-    case 2: return work.template rows<2>(r);
-    case 1: return work.template rows<1>(r);
+  for (; r + kProductRows <= rows; r += kProductRows) {
+    fetch(r / kProductRows, parts);
+    product_rows<kProductRows, kAdd>(a + r, a_step, b, count, out + r * kTile);
+  }
+  if (r < rows) fetch(parts - 1, parts);
+  a += r;
+  out += r * kTile;
+  switch (rows - r) {
+    case 5: return product_rows<5, kAdd>(a, a_step, b, count, out);
+    case 4: return product_rows<4, kAdd>(a, a_step, b, count, out);
+    case 3: return product_rows<3, kAdd>(a, a_step, b, count, out);
+    case 2: return product_rows<2, kAdd>(a, a_step, b, count, out);
+    case 1: return product_rows<1, kAdd>(a, a_step, b, count, out);
     default: return;
   }
 }
 
-// product[F, kTile] += grad_mix^T @ x over the tokens of a block
-struct PhiProduct {
-  const float *grad_mix;
-  int64_t f;
-  const float *x;
-  int64_t count;
-  float *product;
-
-  template <int kRows>
-  inline void rows(int64_t k) const {
-    for (int c = 0; c < kTile; c += kProductVectors * kLanes) {
-      Vec sums[kRows][kProductVectors];
-      multiply<kRows>(grad_mix + k, f, x + c, count, sums);
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-        for (int v = 0; v < kProductVectors; ++v) {
-          float *p = product + (k + r) * kTile + c + v * kLanes;
-          store(p, load(p) + sums[r][v]);
-        }
-      }
+// grad_x = h_pre * grad_h_in + of_x * x + product + grad_x_post over one tile of one token's stream
+template <bool kStream, typename Scalar>
+inline void finish_grad_x(float h_pre, const Scalar *grad_h_in, float of_x, const float *x, const float *product,
+                          const Scalar *grad_x_post, int64_t width, Scalar *grad_x) {
+  const auto at = [&](int64_t c, Vec in, Vec post) {
+    return h_pre * in + of_x * load(x + c) + load(product + c) + post;
+  };
+  if (width == kTile) {
+#pragma GCC unroll 16
+    for (int v = 0; v < kTileVectors; ++v) {
+      const int c = v * kLanes;
+      put<kStream>(grad_x + c, at(c, load(grad_h_in + c), grad_x_post ? load(grad_x_post + c) : Vec{}));
     }
+    return;
   }
-};
-
-// grad_x = h_pre * grad_h_in + of_x * x + grad_mix @ (phi * gamma) + grad_x_post over a tile of a block's tokens
-template <typename Scalar>
-struct XGradient {
-  const float *grad_mix_transposed;
-  const float *phi;
-  int64_t f;
-  const float *x;            // [kTokenBlock, kTile]
-  const float *of_x;         // [kTokenBlock]
-  const float *h_pre;        // of this stream, `n` apart
-  int64_t n;
-  const Scalar *grad_h_in;   // `d` apart
-  int64_t d;
-  const Scalar *grad_x_post;  // `nd` apart, or null
-  Scalar *grad_x;            // `nd` apart
-  int64_t nd, width;
-  bool stream_out;
-
-  template <int kRows>
-  inline void rows(int64_t t) const {
-    for (int c = 0; c < kTile && c < width; c += kProductVectors * kLanes) {
-      Vec sums[kRows][kProductVectors];
-      multiply<kRows>(grad_mix_transposed + t, kTokenBlock, phi + c, f, sums);
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-        for (int v = 0; v < kProductVectors; ++v) finish(t + r, c + v * kLanes, sums[r][v]);
-      }
-    }
-  }
-
-  inline void finish(int64_t t, int64_t c, Vec product) const {
+  for (int64_t c = 0; c < width; c += kLanes) {
     const int64_t left = width - c;
-    if (left <= 0) return;
-    Vec grad = h_pre[t * n] * load_up_to(grad_h_in + t * d + c, left) + of_x[t] * load(x + t * kTile + c) + product;
-    if (grad_x_post) grad += load_up_to(grad_x_post + t * nd + c, left);
-    Scalar *to = grad_x + t * nd + c;
-    if (left < kLanes) return store_some(to, grad, left);
-    if (stream_out) return stream(to, grad);
-    store(to, grad);
+    const Vec grad = at(c, load_up_to(grad_h_in + c, left), grad_x_post ? load_up_to(grad_x_post + c, left) : Vec{});
+    put_up_to<kStream>(grad_x + c, grad, left);
   }
-};
+}
 
-template <typename Scalar>
-void pre_backward_tile(const PreBackward &a, const PreLayout &l, const float *phi, int64_t begin, int64_t end,
-                       int64_t tile, const PreGates &gates, double *total, bool stream, void *scratch) {
-  float *x_tile = static_cast<float *>(scratch);     // [kTokenBlock, kTile]
-  float *product = x_tile + kTokenBlock * kTile;     // [F, kTile]
-  const int64_t i = l.stream(tile), first = l.first(tile), width = l.width(tile);
-  const int64_t column = i * l.d + first;
+template <bool kStream, typename Scalar>
+void pre_backward_tiles(const PreBackward &a, const PreLayout &l, const float *phi, int64_t begin, int64_t end,
+                        int64_t first_tile, int64_t last_tile, const PreGates &gates, double *totals, void *scratch) {
+  float *x_tile = static_cast<float *>(scratch);       // [kTokenBlock, kTile]
+  float *x_product = x_tile + kTokenBlock * kTile;     // [kTokenBlock, kTile]
+  float *phi_product = x_product + kTokenBlock * kTile;  // [tiles, F, kTile]
+  const int64_t tile_size = l.f * kTile;
   const Scalar *x = static_cast<const Scalar *>(a.x);
+  const Scalar *grad_h_in = static_cast<const Scalar *>(a.grad_h_in);
   const Scalar *grad_x_post = static_cast<const Scalar *>(a.grad_x_post);
+  Scalar *grad_x = static_cast<Scalar *>(a.grad_x);
 
-  for (int64_t c = 0; c < l.f * kTile; ++c) product[c] = 0;
+  for (int64_t c = 0; c < (last_tile - first_tile) * tile_size; ++c) phi_product[c] = 0;
   for (int64_t token = begin; token < end; token += kTokenBlock) {
     const int64_t count = end - token < kTokenBlock ? end - token : kTokenBlock;
     const int64_t row = token - begin;
-    for (int64_t t = 0; t < count; ++t) copy_tile(x + (token + t) * l.nd + column, width, x_tile + t * kTile);
-    by_rows(l.f, PhiProduct{gates.grad_mix + row * l.f, l.f, x_tile, count, product});
-    by_rows(count, XGradient<Scalar>{gates.grad_mix_transposed + row * l.f, phi + tile * l.f * kTile, l.f, x_tile,
-                                     gates.of_x + row, a.h_pre + token * l.n + i, l.n,
-                                     static_cast<const Scalar *>(a.grad_h_in) + token * l.d + first, l.d,
-                                     grad_x_post ? grad_x_post + token * l.nd + column : nullptr,
-                                     static_cast<Scalar *>(a.grad_x) + token * l.nd + column, l.nd, width, stream});
+    for (int64_t tile = first_tile; tile < last_tile; ++tile) {
+      const int64_t i = l.stream(tile), first = l.first(tile), width = l.width(tile);
+      const int64_t column = token * l.nd + i * l.d + first;
+
+      // while this tile is multiplied, the next one is fetched
+      const bool same_block = tile + 1 < last_tile;
+      const int64_t next_tile = same_block ? tile + 1 : first_tile, next_token = same_block ? token : token + kTokenBlock;
+      const int64_t next_count = end - next_token < kTokenBlock ? end - next_token : kTokenBlock;
+      const int64_t next_at = next_token * l.nd + l.stream(next_tile) * l.d + l.first(next_tile);
+      const auto rows = [&](const Scalar *p) {
+        const int64_t size = static_cast<int64_t>(sizeof(Scalar));
+        return next_count > 0 && p ? Ahead{p + next_at, next_count, l.nd * size, l.width(next_tile) * size} : Ahead{};
+      };
+      const Ahead next_x = rows(x), next_post = rows(grad_x_post), next_grad_x = rows(kStream ? nullptr : grad_x);
+
+      for (int64_t t = 0; t < count; ++t) copy_tile(x + column + t * l.nd, width, x_tile + t * kTile);
+      product<true>(l.f, gates.grad_mix + row * l.f, l.f, x_tile, count, phi_product + (tile - first_tile) * tile_size,
+                    [&](int64_t part, int64_t parts) {
+                      next_x.fetch(part, parts);
+                      next_grad_x.template fetch<1>(part, 2 * parts);
+                    });
+      product<false>(count, gates.grad_mix_transposed + row * l.f, kTokenBlock, phi + tile * tile_size, l.f, x_product,
+                     [&](int64_t part, int64_t parts) {
+                       next_post.fetch(part, parts);
+                       next_grad_x.template fetch<1>(parts + part, 2 * parts);
+                     });
+      for (int64_t t = 0; t < count; ++t) {
+        const int64_t at = column + t * l.nd;
+        finish_grad_x<kStream>(a.h_pre[(token + t) * l.n + i], grad_h_in + (token + t) * l.d + first, gates.of_x[row + t],
+                               x_tile + t * kTile, x_product + t * kTile, grad_x_post ? grad_x_post + at : nullptr, width,
+                               grad_x + at);
+      }
+    }
   }
-  for (int64_t c = 0; c < l.f * kTile; ++c) total[c] += static_cast<double>(product[c]);
-  if (stream) finish_streams();
+  for (int64_t c = 0; c < (last_tile - first_tile) * tile_size; ++c) {
+    totals[first_tile * tile_size + c] += static_cast<double>(phi_product[c]);
+  }
+  if (kStream) finish_streams();
 }
 
-inline int64_t pre_backward_scratch(const PreLayout &l) {
-  return (kTokenBlock + l.f) * kTile * static_cast<int64_t>(sizeof(float));
+inline int64_t pre_backward_scratch(const PreLayout &l, int64_t tiles) {
+  return (2 * kTokenBlock + tiles * l.f) * kTile * static_cast<int64_t>(sizeof(float));
 }
 
 }  // namespace MHC_ISA

@@ -44,9 +44,10 @@ inline void mix_rows(const float *x, const float *phi, int64_t tile_step, int64_
   }
 }
 
-inline void mix_strip(const float *x, const float *phi, int64_t f, int64_t tiles, float *mix) {
+inline void mix_strip(const float *x, const float *phi, int64_t f, int64_t tiles, float *mix, const Ahead &ahead) {
   int64_t k = 0;
   for (; k + kMixRows <= f; k += kMixRows) {
+    ahead.fetch(k / kMixRows, f / kMixRows);
     mix_rows<kMixRows>(x, phi + k * kTile, f * kTile, tiles, mix + k * kTokenBlock);
   }
   if (f - k == 2) mix_rows<2>(x, phi + k * kTile, f * kTile, tiles, mix + k * kTokenBlock);
@@ -95,20 +96,33 @@ void pre_forward_block(const PreForward &a, const PreLayout &l, const float *phi
   double squares[kTokenBlock] = {};
   for (int64_t i = 0; i < f * kTokenBlock; ++i) mix[i] = 0;
   for (int64_t i = 0; i < kMixTokens * kStrip; ++i) strip[i] = 0;
+  const auto column = [&](int64_t tile) { return tile < l.tiles ? l.stream(tile) * d + l.first(tile) : l.nd; };
+  const auto rows_from = [&](int64_t tile, int64_t group) {
+    if (group >= count) {
+      group = 0;
+      tile += kStripTiles;
+    }
+    if (tile >= l.tiles) return Ahead{};
+    const int64_t size = static_cast<int64_t>(sizeof(Scalar));
+    return Ahead{x + group * l.nd + column(tile), count - group < kMixTokens ? count - group : kMixTokens, l.nd * size,
+                 (column(tile + kStripTiles) - column(tile)) * size};
+  };
   for (int64_t tile = 0; tile < l.tiles; tile += kStripTiles) {
     const int64_t tiles = l.tiles - tile < kStripTiles ? l.tiles - tile : kStripTiles;
     for (int64_t group = 0; group < count; group += kMixTokens) {
       // Beyond the last token the strip holds what it held, and nobody reads the result.
+      Vec square[8] = {};
       for (int64_t t = 0; t < kMixTokens && group + t < count; ++t) {
-        Vec square = {};
         for (int64_t i = 0; i < tiles; ++i) {
           float *to = strip + t * kStrip + i * kTile;
-          copy_tile(x + (group + t) * l.nd + l.stream(tile + i) * d + l.first(tile + i), l.width(tile + i), to);
-          for (int v = 0; v < kTileVectors; ++v) square += load(to + v * kLanes) * load(to + v * kLanes);
+          copy_tile(x + (group + t) * l.nd + column(tile + i), l.width(tile + i), to);
+          for (int v = 0; v < kTileVectors; ++v) square[t] += load(to + v * kLanes) * load(to + v * kLanes);
         }
-        squares[group + t] += sum_lanes(square);
       }
-      mix_strip(strip, phi + tile * f * kTile, f, tiles, mix + group);
+      float lanes[8];
+      sum_lanes(square, lanes);
+      for (int64_t t = 0; t < kMixTokens && group + t < count; ++t) squares[group + t] += static_cast<double>(lanes[t]);
+      mix_strip(strip, phi + tile * f * kTile, f, tiles, mix + group, rows_from(tile, group + kMixTokens));
     }
   }
 

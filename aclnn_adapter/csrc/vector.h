@@ -168,6 +168,24 @@ inline Vec load_up_to(const Scalar *p, int64_t count) {
   return count >= kLanes ? load(p) : load_some(p, count);
 }
 
+template <bool kStream, typename Scalar>
+inline void put(Scalar *p, Vec v) {
+  if constexpr (kStream) {
+    stream(p, v);
+  } else {
+    store(p, v);
+  }
+}
+
+template <bool kStream, typename Scalar>
+inline void put_up_to(Scalar *p, Vec v, int64_t count) {
+  if (count >= kLanes) {
+    put<kStream>(p, v);
+  } else {
+    store_some(p, v, count);
+  }
+}
+
 // Sums of lanes, eight vectors at a time, by halving: a step takes two vectors made of segments of `kSegment` lanes and
 // adds the two halves of each segment, so that one vector with twice the segments of half the length is left.
 
@@ -204,12 +222,6 @@ inline void sum_lanes(const Vec *v, float *sums) {
     store(sums, add_halves<2>(add_halves<4>(v[0], v[1]), add_halves<4>(v[2], v[3])));
     store(sums + 4, add_halves<2>(add_halves<4>(v[4], v[5]), add_halves<4>(v[6], v[7])));
   }
-}
-
-inline double sum_lanes(Vec v) {
-  double sum = 0;
-  for (int i = 0; i < kLanes; ++i) sum += static_cast<double>(v[i]);
-  return sum;
 }
 
 // e to the x, to about one unit in the last place of a double; 0 below -708, inf above 709.

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the C++ core into one shared library.
+
+``build(Path("libms_mhc_cpu.so"))`` needs a C++17 compiler (``$CXX``, else g++, c++ or clang++) and nothing else. The
+kernels are compiled once per instruction set that the compiler knows and the library takes the best one at run time.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from typing import Dict, List, Sequence
+
+SOURCES = pathlib.Path(__file__).resolve().parent
+
+KERNELS = "kernels.cc"
+ONCE = ("pre.cc", "post.cc", "sinkhorn.cc", "cpu.cc", "mindspore_aot.cc")
+FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-fvisibility-inlines-hidden", "-Wall", "-Wextra")
+
+# Instruction sets beyond the baseline, by machine. cpu.cc knows the same names.
+VARIANTS: Dict[str, Dict[str, Sequence[str]]] = {
+    "x86_64": {
+        "avx2": ("-mavx2", "-mfma", "-mf16c"),
+        "avx512": (
+            *("-mavx2", "-mfma", "-mf16c"),
+            *("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512"),
+        ),
+    },
+}
+
+
+class BuildError(RuntimeError):
+    """There is no usable compiler, or it refused the sources; the message says which."""
+
+
+def find_compiler() -> List[str]:
+    """The command that compiles C++: ``$CXX``, else the first of g++, c++ and clang++ on the path."""
+    wanted = os.environ.get("CXX")
+    if wanted:
+        command = shlex.split(wanted)
+        if shutil.which(command[0]) is None:
+            raise BuildError(f"ms_mhc: CXX={wanted!r} is not a program; unset CXX or set it to a C++17 compiler")
+        return command
+    for name in ("g++", "c++", "clang++"):
+        path = shutil.which(name)
+        if path is not None:
+            return [path]
+    raise BuildError("ms_mhc: no C++ compiler (g++, c++, clang++); install one, for example g++, or set CXX")
+
+
+def _run(command: Sequence[str]) -> None:
+    try:
+        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=SOURCES, check=False)
+    except OSError as error:
+        raise BuildError(f"ms_mhc: {command[0]} cannot be run: {error}") from error
+    if result.returncode != 0:
+        output = result.stdout.decode(errors="replace")
+        raise BuildError(f"ms_mhc: this command failed:\n{shlex.join(command)}\n{output}")
+
+
+def _accepts(compiler: Sequence[str], flags: Sequence[str], workspace: pathlib.Path) -> bool:
+    probe = workspace / "probe.cc"
+    probe.write_text("int main() { return 0; }\n", encoding="utf-8")
+    try:
+        _run([*compiler, *flags, str(probe), "-o", str(workspace / "probe")])
+    except BuildError:
+        return False
+    return True
+
+
+def build(destination: pathlib.Path, extra_flags: Sequence[str] = ()) -> pathlib.Path:
+    """Compile the core to ``destination``, which is replaced only by a complete library, and return it.
+
+    ``extra_flags`` come last, for example ``("-Werror",)`` or ``("-O1", "-g", "-fsanitize=address")``.
+    Raises :class:`BuildError` if that cannot be done.
+    """
+    compiler = find_compiler()
+    destination = pathlib.Path(destination).resolve()
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="ms_mhc_build_", dir=destination.parent) as folder:
+        workspace = pathlib.Path(folder)
+        flags = [*FLAGS]
+        flags += ["-fopenmp"] if _accepts(compiler, ["-fopenmp"], workspace) else ["-Wno-unknown-pragmas"]
+        variants = {
+            name: options
+            for name, options in VARIANTS.get(platform.machine(), {}).items()
+            if _accepts(compiler, options, workspace)
+        }
+        every = {"baseline": (), **variants}
+        defines = [f"-DMHC_HAS_{name.upper()}" for name in variants]
+
+        objects = [workspace / f"{name}.o" for name in (*every, *ONCE)]
+        commands = [
+            [*compiler, *flags, f"-DMHC_ISA={name}", *options, *extra_flags, "-c", KERNELS, "-o"]
+            for name, options in every.items()
+        ]
+        commands += [[*compiler, *flags, *defines, *extra_flags, "-c", source, "-o"] for source in ONCE]
+        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+            list(pool.map(_run, [[*command, str(target)] for command, target in zip(commands, objects)]))
+
+        library = workspace / "library.so"
+        _run([*compiler, *flags, *extra_flags, "-shared", *map(str, objects), "-o", str(library)])
+        library.replace(destination)
+    return destination
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: build.py LIBRARY [FLAG...]")
+    try:
+        print(build(pathlib.Path(sys.argv[1]), sys.argv[2:]))
+    except BuildError as build_error:
+        sys.exit(str(build_error))
