@@ -334,9 +334,7 @@ def mhc_pre_backward(
         spec(h_pre),
         spec(h_post),
     )
-    return cell(
-        x, phi, alpha, grad_h_in, grad_h_post, grad_h_res, inv_rms, h_mix, h_pre, h_post, gamma, grad_x_post
-    )
+    return cell(x, phi, alpha, grad_h_in, grad_h_post, grad_h_res, inv_rms, h_mix, h_pre, h_post, gamma, grad_x_post)
 
 
 @constexpr(check=False)

@@ -11,7 +11,7 @@ from mindspore import Tensor
 MANTISSA = {ms.bfloat16: 8, ms.float16: 11}  # bits, with the hidden one
 SMALLEST_EXPONENT = {ms.bfloat16: -126, ms.float16: -14}
 FLOAT32_NOISE = 5e-6  # of the tensor's largest entry
-# Where terms cancel, less is left than fp32 arithmetic can know: one unit in the last place of such an entry means nothing.
+# Where terms cancel, fp32 arithmetic cannot know one unit in the last place of what is left.
 CANCELLATION = 1e-6  # of the tensor's largest entry
 
 

@@ -19,7 +19,7 @@ def _own_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mo
 
 @pytest.fixture(params=["graph", "pynative", "jit"])
 def way(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Any]]:
-    """Graph mode, PyNative mode, and ``ms.jit`` in PyNative mode: what to wrap around a function before it is called."""
+    """Graph mode, PyNative mode, ``ms.jit`` in PyNative mode: what to wrap around a function before the call."""
     before = ms.get_context("mode")
     ms.set_context(mode=ms.GRAPH_MODE if request.param == "graph" else ms.PYNATIVE_MODE)
     yield ms.jit if request.param == "jit" else (lambda function: function)

@@ -84,7 +84,9 @@ def test_swapping_streams_swaps_them(backend: str) -> None:
     x = Tensor(rng.normal(size=(2, 4, 8)).astype(np.float32))
     swap = np.eye(4, dtype=np.float32)[[1, 0, 2, 3]]
     h_res = Tensor(np.tile(swap, (2, 1, 1)))
-    out = mhc_post(x, h_res, Tensor(np.zeros((2, 8), np.float32)), Tensor(np.zeros((2, 4), np.float32)), backend=backend)
+    out = mhc_post(
+        x, h_res, Tensor(np.zeros((2, 8), np.float32)), Tensor(np.zeros((2, 4), np.float32)), backend=backend
+    )
     assert np.array_equal(out.asnumpy(), x.asnumpy()[:, [1, 0, 2, 3]])
 
 

@@ -217,9 +217,7 @@ def test_recompute_changes_no_number(way: Way, backend: str) -> None:
     plain, recomputed = Network(backend), Network(backend, recompute=True)
     ms.load_param_into_net(recomputed, {p.name: p for p in plain.get_parameters()})
     h = Tensor(np.random.default_rng(0).normal(size=(2, 3, 8)).astype(np.float32))
-    got = [
-        way(ops.value_and_grad(net, 0, list(net.trainable_params())))(h) for net in (plain, recomputed)
-    ]
+    got = [way(ops.value_and_grad(net, 0, list(net.trainable_params())))(h) for net in (plain, recomputed)]
     (loss, (grad_h, grads)), (loss_2, (grad_h_2, grads_2)) = got
     assert float(loss) == float(loss_2)
     assert np.array_equal(grad_h.asnumpy(), grad_h_2.asnumpy())

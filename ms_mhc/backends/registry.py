@@ -63,9 +63,9 @@ class Backend:
 
 def backends() -> Tuple[Backend, ...]:
     """All backends, best first."""
-    from ms_mhc.backends import aclnn, composite
+    from ms_mhc.backends import aclnn, composite, cpu
 
-    return aclnn.BACKEND, composite.BACKEND
+    return aclnn.BACKEND, cpu.BACKEND, composite.BACKEND
 
 
 def names() -> Tuple[str, ...]:
