@@ -232,6 +232,17 @@ def mhc_post(operator: str, x: Spec, h_res: Optional[Spec], h_out: Spec, h_post:
     return n, d
 
 
+def mhc_head(operator: str, x: Spec, phi: Spec, scale: Spec, bias: Spec, norm_eps: Any, hc_eps: Any) -> Tuple[int, int]:
+    """Everything that the learned collapse takes. Returns N and D."""
+    _, n, d = streams(operator, x)
+    fixed(operator, "phi", phi, (n, n * d), "[N, N*D]")
+    fixed(operator, "scale", scale, (1,), "[1]")
+    fixed(operator, "bias", bias, (n,), "[N]")
+    eps(operator, "norm_eps", norm_eps)
+    eps(operator, "hc_eps", hc_eps)
+    return n, d
+
+
 def expand_streams(operator: str, h: Spec, num_streams: Any) -> Shape:
     """Any tensor [..., D] of a dtype that x may have. Returns its shape."""
     _dtype(operator, "h", h, X_DTYPES)

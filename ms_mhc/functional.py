@@ -11,6 +11,7 @@ from typing import Any, Optional, Tuple, Union
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
+from mindspore._c_expression import MixedPrecisionType
 from mindspore.ops import constexpr
 
 from ms_mhc import checks
@@ -32,7 +33,15 @@ def first(out: Union[Tensor, Tuple[Tensor, ...]]) -> Tensor:
     return out[0] if isinstance(out, tuple) else out
 
 
-class _MhcPre(nn.Cell):
+class _Operator(nn.Cell):
+    """A cell in which no mixed precision happens, whatever the cell is marked with that calls it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixed_precision_type = MixedPrecisionType.NOTSET
+
+
+class _MhcPre(_Operator):
     """Forward and written backward of MhcPre for one backend and one pair of eps."""
 
     def __init__(self, kernels: registry.Kernels, norm_eps: float, hc_eps: float, with_residual: bool) -> None:
@@ -81,7 +90,7 @@ class _MhcPre(nn.Cell):
         )
 
 
-class _MhcPreBackward(nn.Cell):
+class _MhcPreBackward(_Operator):
     """The backward of MhcPre as an operator of its own."""
 
     def __init__(self, kernels: registry.Kernels, hc_eps: float) -> None:
@@ -121,7 +130,7 @@ class _MhcPreBackward(nn.Cell):
         )
 
 
-class _MhcSinkhorn(nn.Cell):
+class _MhcSinkhorn(_Operator):
     """Forward and written backward of Sinkhorn.
 
     Returns the matrices, or a tuple of them and what the backend saved for its backward.
@@ -146,7 +155,7 @@ class _MhcSinkhorn(nn.Cell):
         return (self.backward(dout, h_res, (), self.eps, self.num_iters, self.recipe),)
 
 
-class _MhcPost(nn.Cell):
+class _MhcPost(_Operator):
     """Forward and written backward of MhcPost."""
 
     def __init__(self, kernels: registry.Kernels) -> None:
@@ -161,6 +170,24 @@ class _MhcPost(nn.Cell):
         self, x: Tensor, h_res: Optional[Tensor], h_out: Tensor, h_post: Tensor, out: Tensor, dout: Tensor
     ) -> Tuple[Optional[Tensor], ...]:
         return self.backward(dout, x, h_res, h_out, h_post)
+
+
+class _MhcHead(_Operator):
+    """The learned collapse. Once per network and cheap, so MindSpore derives its gradient."""
+
+    def __init__(self, norm_eps: float, hc_eps: float) -> None:
+        super().__init__()
+        self.norm_eps = norm_eps
+        self.hc_eps = hc_eps
+
+    def construct(self, x: Tensor, phi: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+        n, d = x.shape[-2], x.shape[-1]
+        streams = ops.cast(x, ms.float32).reshape(-1, n, d)
+        flat = streams.reshape(-1, n * d)
+        inv_rms = 1.0 / ops.sqrt((flat * flat).sum(-1, keepdims=True) / (n * d) + self.norm_eps)
+        gates = ops.sigmoid(ops.matmul(flat, phi.T) * inv_rms * scale + bias) + self.hc_eps
+        out = ops.bmm(gates.reshape(-1, 1, n), streams)
+        return ops.cast(out.reshape(x.shape[:-2] + (d,)), x.dtype)
 
 
 @cache
@@ -200,7 +227,7 @@ def mhc_pre_cell(
     specs = {argument: checks.tensor(name, argument, value) for argument, value in tensors.items()}
     gamma_spec = None if gamma is None else checks.tensor(name, "gamma", gamma)
     n, d = checks.mhc_pre(name, sizes, **specs, gamma=gamma_spec, norm_eps=norm_eps, hc_eps=hc_eps)
-    job = Job("mhc_pre", n, d, specs["x"].dtype)
+    job = Job("mhc_pre", n, d, specs["x"].dtype, dynamic=None in specs["x"].shape)
     return _select(name, job, backend, _MhcPre, float(norm_eps), float(hc_eps), with_residual)
 
 
@@ -225,7 +252,8 @@ def _mhc_pre_backward_cell(hc_eps: Any, backend: Any, gamma: Any, grad_x_post: A
     gamma_spec = None if gamma is None else checks.tensor(name, "gamma", gamma)
     share_spec = None if grad_x_post is None else checks.tensor(name, "grad_x_post", grad_x_post)
     n, d = checks.mhc_pre_backward(name, **specs, gamma=gamma_spec, grad_x_post=share_spec, hc_eps=hc_eps)
-    return _select(name, Job("mhc_pre", n, d, specs["x"].dtype), backend, _MhcPreBackward, float(hc_eps))
+    job = Job("mhc_pre", n, d, specs["x"].dtype, dynamic=None in specs["x"].shape)
+    return _select(name, job, backend, _MhcPreBackward, float(hc_eps))
 
 
 def mhc_pre(
@@ -342,7 +370,7 @@ def sinkhorn_cell(name: str, h_res: Any, num_iters: Any, eps: Any, recipe: Any, 
     """Checks and choice, for :func:`mhc_sinkhorn` and the cell ``MhcSinkhorn``."""
     described = checks.tensor(name, "h_res", h_res)
     n = checks.mhc_sinkhorn(name, described, num_iters, eps, recipe)
-    job = Job("mhc_sinkhorn", n, num_iters=int(num_iters), recipe=recipe)
+    job = Job("mhc_sinkhorn", n, num_iters=int(num_iters), recipe=recipe, dynamic=None in described.shape)
     return _select(name, job, backend, _MhcSinkhorn, float(eps), int(num_iters), recipe)
 
 
@@ -354,7 +382,8 @@ def post_cell(name: str, x: Any, h_res: Any, h_out: Any, h_post: Any, backend: A
     n, d = checks.mhc_post(
         name, described, h_res_spec, checks.tensor(name, "h_out", h_out), checks.tensor(name, "h_post", h_post)
     )
-    return _select(name, Job("mhc_post", n, d, described.dtype, identity=h_res is None), backend, _MhcPost)
+    job = Job("mhc_post", n, d, described.dtype, identity=h_res is None, dynamic=None in described.shape)
+    return _select(name, job, backend, _MhcPost)
 
 
 def mhc_sinkhorn(
@@ -460,3 +489,46 @@ def merge_streams(x: Tensor) -> Tensor:
 def _streams_axis(x: Any) -> int:
     checks.merge_streams("merge_streams", checks.tensor("merge_streams", "x", x))
     return -2
+
+
+def mhc_head(
+    x: Tensor, phi: Tensor, scale: Tensor, bias: Tensor, *, norm_eps: float = 1e-6, hc_eps: float = 1e-6
+) -> Tensor:
+    """Collapse N streams into one by learned gates, as DeepSeek V4 ends a network.
+
+    With xf the N*D values of one token::
+
+        inv_rms = 1 / sqrt(mean(xf**2) + norm_eps)
+        gates   = sigmoid(scale * (xf @ phi.T) * inv_rms + bias) + hc_eps
+        out     = sum_i gates[i] * x[i]
+
+    Args:
+        x: [B, S, N, D] or [T, N, D], bfloat16, float16 or float32.
+        phi: [N, N*D], float32.
+        scale: [1], float32.
+        bias: [N], float32.
+        norm_eps: added to the mean square, >= 0.
+        hc_eps: added to every gate, >= 0.
+
+    Returns:
+        [..., D], in the dtype of x.
+
+    Raises:
+        TypeError, ValueError: as :func:`mhc_pre`.
+    """
+    cell = _head_cell(spec(x), spec(phi), spec(scale), spec(bias), norm_eps, hc_eps)
+    return cell(x, phi, scale, bias)
+
+
+@constexpr(check=False)
+def _head_cell(x: Any, phi: Any, scale: Any, bias: Any, norm_eps: Any, hc_eps: Any) -> nn.Cell:
+    name = "mhc_head"
+    tensors = {"x": x, "phi": phi, "scale": scale, "bias": bias}
+    specs = {argument: checks.tensor(name, argument, value) for argument, value in tensors.items()}
+    checks.mhc_head(name, **specs, norm_eps=norm_eps, hc_eps=hc_eps)
+    return _head(float(norm_eps), float(hc_eps))
+
+
+@cache
+def _head(norm_eps: float, hc_eps: float) -> nn.Cell:
+    return _MhcHead(norm_eps, hc_eps)

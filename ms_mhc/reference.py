@@ -219,3 +219,14 @@ def mhc_post_backward(
         grad_h_out=np.sum(h_post[..., None] * grad, axis=-2),
         grad_h_post=np.sum(grad * h_out[..., None, :], axis=-1),
     )
+
+
+def mhc_head(
+    x: ArrayLike, phi: ArrayLike, scale: ArrayLike, bias: ArrayLike, *, norm_eps: float = 1e-6, hc_eps: float = 1e-6
+) -> Array:
+    """DeepSeek V4's learned collapse: ``sum_i (sigmoid(scale * mix[i] + bias[i]) + hc_eps) * x[i]``."""
+    x, phi, scale, bias = map(_double, (x, phi, scale, bias))
+    flat = x.reshape(*x.shape[:-2], -1)
+    inv_rms = 1.0 / np.sqrt(np.mean(flat**2, axis=-1, keepdims=True) + norm_eps)
+    gates = _sigmoid(scale * (flat @ phi.T) * inv_rms + bias) + hc_eps
+    return np.sum(gates[..., None] * x, axis=-2)

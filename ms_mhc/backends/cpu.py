@@ -43,12 +43,16 @@ def _unusable(path: Path) -> Optional[str]:
 
 
 def refusal(job: Job) -> Optional[Refusal]:
-    """Why the CPU kernels cannot do a job: another device, or no library. They take any sizes."""
+    """Why the CPU kernels cannot do a job. They take any sizes that are known when a graph is compiled."""
     target = platform.device_target()
     if target != "CPU":
         return Refusal(f"the device target is {target}, not CPU")
     reason = _unusable(library())
-    return Refusal(reason) if reason else None
+    if reason:
+        return Refusal(reason)
+    if job.dynamic:
+        return Refusal("MindSpore cannot call a C function from a graph with dynamic shapes", "job")
+    return None
 
 
 def _inferred(outputs: Sequence[Argument], operator: Operator, names: Sequence[str]) -> Tuple[Any, Any]:

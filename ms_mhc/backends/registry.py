@@ -30,6 +30,7 @@ class Job:
     num_iters: Optional[int] = None
     recipe: Optional[str] = None
     identity: bool = False  # mhc_post without h_res
+    dynamic: bool = False  # the number of tokens is not known when the graph is compiled
 
     def without_sizes(self) -> Job:
         """The part of a job that kernels are made for; they take any sizes and dtypes that were not refused."""

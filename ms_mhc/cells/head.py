@@ -1,0 +1,63 @@
+"""The learned collapse of the streams at the end of a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+
+from ms_mhc import checks
+from ms_mhc.cells import initial
+from ms_mhc.cells.precision import unmarked
+from ms_mhc.functional import mhc_head
+
+
+class MhcHead(nn.Cell):
+    """The learned collapse of N streams into one, as DeepSeek V4 ends a network; see :func:`ms_mhc.mhc_head`.
+
+    Args:
+        num_streams: N, >= 1.
+        hidden_size: D, >= 1.
+        norm_eps: added to the mean square, >= 0.
+        hc_eps: added to every gate, >= 0.
+
+    Parameters (float32): phi [N, N*D], scale [1], bias [N]. With their initial values the gates are 1/N, so that the
+    head starts as :func:`ms_mhc.merge_streams`.
+
+    Inputs:
+        x: [B, S, N, D] or [T, N, D], bfloat16, float16 or float32.
+
+    Outputs:
+        [..., D], in the dtype of x.
+
+    Raises:
+        TypeError, ValueError: as :class:`ms_mhc.MhcPre`.
+    """
+
+    def __init__(self, num_streams: int, hidden_size: int, *, norm_eps: float = 1e-6, hc_eps: float = 1e-6) -> None:
+        super().__init__()
+        checks.positive_int("MhcHead", "num_streams", num_streams)
+        checks.positive_int("MhcHead", "hidden_size", hidden_size)
+        checks.eps("MhcHead", "norm_eps", norm_eps)
+        checks.eps("MhcHead", "hc_eps", hc_eps)
+        self.num_streams = num_streams
+        self.hidden_size = hidden_size
+        self.norm_eps = float(norm_eps)
+        self.hc_eps = float(hc_eps)
+        self.phi = Parameter(initial.phi(num_streams, num_streams * hidden_size), name="phi")
+        self.scale = Parameter(Tensor(np.full(1, initial.ALPHA, np.float32)), name="scale")
+        self.bias = Parameter(Tensor(initial.mean_logits(num_streams)), name="bias")
+
+    def construct(self, x: Tensor) -> Tensor:
+        return mhc_head(x, self.phi, self.scale, self.bias, norm_eps=self.norm_eps, hc_eps=self.hc_eps)
+
+    def extend_repr(self) -> str:
+        return (
+            f"num_streams={self.num_streams}, hidden_size={self.hidden_size}, norm_eps={self.norm_eps}, "
+            f"hc_eps={self.hc_eps}"
+        )
+
+    def add_flags(self, **flags: Any) -> nn.Cell:
+        """Flags of a cell, without those of mixed precision: the gates stay in fp32."""
+        return super().add_flags(**unmarked(flags))

@@ -1,0 +1,292 @@
+"""How much the mixing of the streams amplifies the signal and the gradient: the mHC paper's gain, made visible.
+
+A layer mixes the streams by ``out[j] = sum_i h_res[i, j] * x[i]`` (:func:`ms_mhc.mhc_post`). The largest absolute row
+sum of a map's matrix is the most by which it can amplify the largest entry of what it is given. Two maps matter:
+
+- **forward**: as a matrix over streams it is the *transpose* of h_res, so its gain is the largest absolute *column*
+  sum of h_res: output stream j takes ``sum_i |h_res[i, j]|`` at most.
+- **backward**: ``grad_x[i] = sum_j h_res[i, j] * grad_out[j]``, so its gain is the largest absolute *row* sum of h_res.
+
+(In the paper's notation, which writes the transpose, these are the row sum and the column sum.) A doubly stochastic
+h_res has both gains at 1, and so has every product of such matrices; without the constraint the gains multiply with
+depth. Only the mixing is measured: what a layer adds by ``h_post * h_out`` is not part of it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+from mindspore.train import Callback
+from numpy.typing import NDArray
+
+from ms_mhc import checks
+from ms_mhc.cells import HyperConnection, MhcPost
+
+Array = NDArray[np.float64]
+Row = Dict[str, Union[int, float, str]]
+
+_SUFFIXES = (".csv", ".jsonl")
+
+
+class Amplification(NamedTuple):
+    """Gains, each ``[L, ...]``: layer first, then the token dimensions of the matrices.
+
+    Attributes:
+        forward: by which layer l alone can amplify the signal.
+        backward: by which layer l alone can amplify the gradient.
+        composite_forward: the signal, from the input of layer 0 to the output of layer l.
+        composite_backward: the gradient, from the output of the last layer to the input of layer l.
+    """
+
+    forward: Array
+    backward: Array
+    composite_forward: Array
+    composite_backward: Array
+
+
+def amplification(matrices: Sequence[Any]) -> Amplification:
+    """The gains of some mixing matrices and of their products.
+
+    Args:
+        matrices: h_res of each layer, in the order in which the signal passes: L arrays or Tensors ``[..., N, N]`` of
+            equal shape, or one array ``[L, ..., N, N]``. Row index: the stream that is read; column index: the stream
+            that is written. Computed in float64.
+
+    Returns:
+        The four gains per layer and token. The entry of ``composite_forward`` for the last layer and that of
+        ``composite_backward`` for the first are the gains of the whole depth. NaN or inf in a matrix gives NaN or inf.
+
+    Raises:
+        ValueError: no matrices, matrices that are not square, or layers of unequal shape.
+    """
+    layers = [_as_array(matrix) for matrix in matrices]
+    if not layers:
+        raise ValueError("amplification: no matrices were given")
+    for index, matrix in enumerate(layers):
+        if matrix.ndim < 2 or matrix.shape[-1] != matrix.shape[-2]:
+            raise ValueError(f"amplification: matrix {index} has shape {matrix.shape}; accepted: [..., N, N]")
+        if matrix.shape != layers[0].shape:
+            raise ValueError(
+                f"amplification: matrix {index} has shape {matrix.shape}, but matrix 0 has {layers[0].shape}; "
+                f"a product over layers needs the same tokens and streams in each"
+            )
+    with np.errstate(invalid="ignore", over="ignore"):
+        return Amplification(
+            forward=np.stack([_column_gain(h) for h in layers]),
+            backward=np.stack([_row_gain(h) for h in layers]),
+            composite_forward=np.stack([_column_gain(p) for p in _products(layers)]),
+            composite_backward=np.stack([_row_gain(p) for p in _products_to_the_end(layers)]),
+        )
+
+
+def _as_array(value: Any) -> Array:
+    if isinstance(value, Tensor):
+        value = value.astype(ms.float32).asnumpy()
+    return np.asarray(value, dtype=np.float64)
+
+
+def _row_gain(h: Array) -> Array:
+    return np.asarray(np.abs(h).sum(axis=-1).max(axis=-1))
+
+
+def _column_gain(h: Array) -> Array:
+    return np.asarray(np.abs(h).sum(axis=-2).max(axis=-1))
+
+
+def _products(layers: Sequence[Array]) -> Iterator[Array]:
+    """``h[0] @ ... @ h[l]``; its transpose is what the signal has been through after layer l."""
+    product = layers[0]
+    yield product
+    for h in layers[1:]:
+        product = product @ h
+        yield product
+
+
+def _products_to_the_end(layers: Sequence[Array]) -> List[Array]:
+    """``h[l] @ ... @ h[L - 1]``: what the gradient has been through at the input of layer l."""
+    products = [layers[-1]]
+    for h in layers[-2::-1]:
+        products.append(h @ products[-1])
+    return products[::-1]
+
+
+def mixing_matrices(network: nn.Cell, *probe: Any) -> List[Tuple[str, Array]]:
+    """The matrices by which a network mixes its streams when it is given the probe.
+
+    One forward pass, eagerly, whatever the context mode and the ``ms.jit`` in the network; dropout is off meanwhile.
+    Mode, training flags and hooks are put back afterwards, also after an error, and nothing is compiled anew. What is
+    collected is what each ``MhcPost`` cell was given, so the matrices are the ones applied, projected or not.
+
+    Args:
+        network: any cell with ``HyperConnection`` or ``MhcPost`` cells in it, at any depth.
+        probe: the network's inputs.
+
+    Returns:
+        Name and h_res ``[..., N, N]`` of each layer, in the order in which they ran. The name is the
+        ``HyperConnection``'s, or that of an ``MhcPost`` which stands alone. An h_res of ``None`` is the identity.
+
+    Raises:
+        ValueError: the network has no such cell, or none of them ran.
+    """
+    names = _posts(network)
+    collected: List[Tuple[str, Array]] = []
+
+    def collect(post: nn.Cell, inputs: Tuple[Any, ...]) -> None:
+        x, h_res = inputs[0], inputs[1]
+        *tokens, n, _ = x.shape
+        matrix = np.broadcast_to(np.eye(n), (*tokens, n, n)) if h_res is None else _as_array(h_res)
+        collected.append((names[id(post)][0], matrix))
+
+    with _eagerly(network):
+        hooks = [post.register_forward_pre_hook(collect) for _, post in names.values()]
+        try:
+            network(*probe)
+        finally:
+            for hook in hooks:
+                hook.remove()
+    if not collected:
+        raise ValueError(f"mixing_matrices: none of {', '.join(name for name, _ in names.values())} ran on the probe")
+    return collected
+
+
+def _posts(network: nn.Cell) -> Dict[int, Tuple[str, nn.Cell]]:
+    """By identity, each MhcPost cell and its layer's name."""
+    cells = list(network.cells_and_names())
+    names = {id(cell): (name, cell) for name, cell in cells if isinstance(cell, MhcPost)}
+    for name, cell in cells:
+        if isinstance(cell, HyperConnection):
+            names[id(cell.post)] = (name, cell.post)
+    if not names:
+        raise ValueError(f"mixing_matrices: {type(network).__name__} has no HyperConnection and no MhcPost in it")
+    return names
+
+
+@contextmanager
+def _eagerly(network: nn.Cell) -> Iterator[None]:
+    """PyNative mode, ``ms.jit`` off, dropout off; hooks work only so. Compiled graphs stay as they are."""
+    mode, jit = ms.get_context("mode"), os.environ.get("MS_JIT")
+    training = [(cell, cell.training) for _, cell in network.cells_and_names()]
+    try:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+        os.environ["MS_JIT"] = "0"  # read by MindSpore at each call
+        for cell, _ in training:
+            cell.training = False
+        yield
+    finally:
+        for cell, flag in training:
+            cell.training = flag
+        if jit is None:
+            del os.environ["MS_JIT"]
+        else:
+            os.environ["MS_JIT"] = jit
+        ms.set_context(mode=mode)
+
+
+def measure(network: nn.Cell, *probe: Any) -> List[Row]:
+    """The gains of a network's layers on a probe, as plain rows.
+
+    Args:
+        network, probe: as for :func:`mixing_matrices`.
+
+    Returns:
+        One dict per layer, in the order in which they ran: ``index``, ``layer`` (its name), and the four gains of
+        :class:`Amplification`, each as the mean over tokens and, with the suffix ``_max``, as the largest.
+
+    Raises:
+        ValueError: as :func:`mixing_matrices` and :func:`amplification`.
+    """
+    collected = mixing_matrices(network, *probe)
+    gains = amplification([matrix for _, matrix in collected])
+    rows: List[Row] = []
+    for index, (layer, _) in enumerate(collected):
+        row: Row = {"index": index, "layer": layer}
+        for name, values in zip(gains._fields, gains):
+            row[name] = float(values[index].mean())
+            row[f"{name}_max"] = float(values[index].max())
+        rows.append(row)
+    return rows
+
+
+class StabilityMonitor(Callback):
+    """Records the gains of every layer each few steps, during ``Model.train`` or in a loop of one's own.
+
+    With ``Model.train``: ``model.train(epochs, data, callbacks=[StabilityMonitor(probe)])``. In a loop:
+    ``monitor.record(network, step)``. A record costs one forward pass of the probe, so a batch of a few hundred tokens
+    is enough; training goes on bit for bit as without it.
+
+    In a distributed run each process measures its own copy of the network. Networks whose parameters are sliced over
+    devices by graph mode's automatic parallelism cannot run eagerly and are not supported.
+
+    Args:
+        probe: the network's input, or a tuple of its inputs. The network is the one given to ``Model`` (the loss is not
+            part of it), or the one given here.
+        every: steps between two records, >= 1. With data sinking, steps end only when a sink does.
+        file: also append the rows to this file, ``.csv`` or ``.jsonl``. Its folder is created.
+        network: measure this cell instead of the one that ``Model`` trains, say the backbone in a cell with its loss.
+
+    Attributes:
+        rows: all rows so far: those of :func:`measure` with the key ``step`` in front.
+
+    Raises:
+        TypeError: a network that is no cell, ``every`` that is no int.
+        ValueError: ``every`` below 1, a file of another kind; while training, as :func:`measure`.
+    """
+
+    def __init__(
+        self,
+        probe: Any,
+        *,
+        every: int = 100,
+        file: Union[str, "os.PathLike[str]", None] = None,
+        network: Optional[nn.Cell] = None,
+    ) -> None:
+        super().__init__()
+        checks.positive_int("StabilityMonitor", "every", every)
+        if network is not None and not isinstance(network, nn.Cell):
+            raise TypeError(f"StabilityMonitor: network must be a mindspore.nn.Cell, but got {type(network).__name__}")
+        self.probe: Tuple[Any, ...] = tuple(probe) if isinstance(probe, (tuple, list)) else (probe,)
+        self.every = every
+        self.file = None if file is None else Path(file).absolute()
+        if self.file is not None and self.file.suffix not in _SUFFIXES:
+            raise ValueError(f"StabilityMonitor: file must end with {' or '.join(_SUFFIXES)}, but got {str(file)!r}")
+        self.network = network
+        self.rows: List[Row] = []
+        self._last = 0
+
+    def record(self, network: nn.Cell, step: int) -> List[Row]:
+        """Measure now. Returns the new rows, which are also kept and, with a file, written."""
+        new: List[Row] = [{"step": step, **row} for row in measure(network, *self.probe)]
+        self.rows += new
+        if self.file is not None:
+            _append(self.file, new)
+        return new
+
+    def on_train_begin(self, run_context: Any) -> None:
+        self._last = run_context.original_args().cur_step_num
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        arguments = run_context.original_args()
+        step = int(arguments.cur_step_num)
+        if step // self.every > self._last // self.every:
+            self.record(self.network if self.network is not None else arguments.network, step)
+        self._last = step
+
+
+def _append(path: Path, rows: Sequence[Row]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", newline="", encoding="utf-8") as file:
+        if path.suffix == ".jsonl":
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+            return
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        if file.tell() == 0:
+            writer.writeheader()
+        writer.writerows(rows)
