@@ -18,7 +18,7 @@ inline bool aligned(const void *p) { return reinterpret_cast<uintptr_t>(p) % sta
 // Whether to write a tensor of these rows past the caches: it is large enough for whoever reads it next not to find it
 // there anyway, and vectors lie on whole cache lines.
 inline bool past_caches(const void *p, int64_t rows, int64_t row_bytes) {
-  constexpr int64_t kEnough = 16 << 20;
+  constexpr int64_t kEnough = 4 << 20;
   return rows * row_bytes > kEnough && aligned(p) && row_bytes % kAlignment == 0;
 }
 

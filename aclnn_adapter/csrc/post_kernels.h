@@ -55,11 +55,10 @@ void post_forward_tokens(const PostForward &a, int64_t begin, int64_t end) {
   if (kStream) finish_streams();
 }
 
-// dots[r, j] = sum over d of x[r] * grad[j], for kRows rows of x and kColumns of grad
+// to[r][j] = sum over d of x[r] * grad[j], for kRows rows and kColumns columns: as many sums as there are registers for
 template <int kRows, int kColumns, typename Scalar>
-inline void dots(const Scalar *const *x, const Scalar *grad, int64_t d, float *const *to, int64_t n_columns) {
-  (void)n_columns;
-  constexpr int kCount = (kRows * kColumns + 7) / 8 * 8;
+inline void dots(const Scalar *const *x, const Scalar *grad, int64_t d, float *const *to) {
+  constexpr int kCount = (kRows * kColumns + 7) / 8 * 8;  // sum_lanes takes eight
   Vec sums[kCount] = {};
   int64_t c = 0;
   const auto add = [&](auto get) {
@@ -85,27 +84,28 @@ inline void dots(const Scalar *const *x, const Scalar *grad, int64_t d, float *c
 
 constexpr int kDotRows = kRegisters == 32 ? 5 : 2;
 
-// All of x's rows, and h_out as one more, against kColumns columns of grad from column j on.
+// The rows of x, and h_out as one more, against kColumns streams of grad from stream j on.
 template <int kColumns, typename Scalar>
 inline void dot_columns(const Scalar *x, const Scalar *h_out, const Scalar *grad, int64_t n, int64_t d, int64_t j,
                         float *grad_h_res, float *grad_h_post) {
-  const int64_t rows = n + 1, from = grad_h_res ? 0 : n;
-  const auto row = [&](int64_t r) { return r == n ? h_out : x + r * d; };
-  const auto to = [&](int64_t r) { return (r == n ? grad_h_post : grad_h_res + r * n) + j; };
-  int64_t r = from;
-  for (; r + kDotRows <= rows; r += kDotRows) {
-    const Scalar *x_rows[kDotRows];
-    float *to_rows[kDotRows];
-    for (int i = 0; i < kDotRows; ++i) {
-      x_rows[i] = row(r + i);
-      to_rows[i] = to(r + i);
+  const Scalar *rows[kDotRows];
+  float *to[kDotRows];
+  for (int64_t r = grad_h_res ? 0 : n; r <= n;) {
+    int count = 0;
+    for (; count < kDotRows && r <= n; ++count, ++r) {
+      rows[count] = r == n ? h_out : x + r * d;
+      to[count] = (r == n ? grad_h_post : grad_h_res + r * n) + j;
     }
-    dots<kDotRows, kColumns>(x_rows, grad + j * d, d, to_rows, n);
-  }
-  for (; r < rows; ++r) {
-    const Scalar *x_row = row(r);
-    float *to_row = to(r);
-    dots<1, kColumns>(&x_row, grad + j * d, d, &to_row, n);
+    switch (count) {
+      case 1: dots<1, kColumns>(rows, grad + j * d, d, to); break;
+      case 2: dots<2, kColumns>(rows, grad + j * d, d, to); break;
+      default:
+        if constexpr (kDotRows == 5) {
+          if (count == 3) dots<3, kColumns>(rows, grad + j * d, d, to);
+          if (count == 4) dots<4, kColumns>(rows, grad + j * d, d, to);
+          if (count == 5) dots<5, kColumns>(rows, grad + j * d, d, to);
+        }
+    }
   }
 }
 
@@ -158,6 +158,7 @@ void post_backward_tokens(const PostBackward &a, int64_t begin, int64_t end) {
     float *grad_h_post = a.grad_h_post + t * n;
     int64_t j = 0;
     for (; j + 4 <= n; j += 4) dot_columns<4>(x, h_out, grad, n, d, j, grad_h_res, grad_h_post);
+    for (; j + 2 <= n; j += 2) dot_columns<2>(x, h_out, grad, n, d, j, grad_h_res, grad_h_post);
     for (; j < n; ++j) dot_columns<1>(x, h_out, grad, n, d, j, grad_h_res, grad_h_post);
   }
   if (kStream) finish_streams();

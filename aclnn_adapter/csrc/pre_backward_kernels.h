@@ -98,10 +98,12 @@ constexpr int kProductVectors = kRegisters == 32 ? 4 : 2;
 
 // kRows rows of out[., kTile], which are added to (kAdd) or overwritten
 template <int kRows, bool kAdd>
-void product_rows(const float *a, int64_t a_step, const float *b, int64_t count, float *out) {
+void product_rows(const float *a, int64_t a_step, const float *b, int64_t count, float *out, Ahead &to_come) {
+  Ahead ahead = to_come;  // in registers
   for (int c = 0; c < kTile; c += kProductVectors * kLanes) {
     Vec sums[kRows][kProductVectors] = {};
     for (int64_t s = 0; s < count; ++s) {
+      ahead.fetch();
       Vec column[kProductVectors];
 #pragma GCC unroll 8
       for (int v = 0; v < kProductVectors; ++v) column[v] = load(b + s * kTile + c + v * kLanes);
@@ -121,27 +123,23 @@ void product_rows(const float *a, int64_t a_step, const float *b, int64_t count,
       }
     }
   }
+  to_come = ahead;
 }
 
-// fetch(i, n) is called before part i of n.
-template <bool kAdd, typename Fetch>
-void product(int64_t rows, const float *a, int64_t a_step, const float *b, int64_t count, float *out,
-             const Fetch &fetch) {
-  const int64_t parts = (rows + kProductRows - 1) / kProductRows;
+template <bool kAdd>
+void product(int64_t rows, const float *a, int64_t a_step, const float *b, int64_t count, float *out, Ahead ahead) {
   int64_t r = 0;
   for (; r + kProductRows <= rows; r += kProductRows) {
-    fetch(r / kProductRows, parts);
-    product_rows<kProductRows, kAdd>(a + r, a_step, b, count, out + r * kTile);
+    product_rows<kProductRows, kAdd>(a + r, a_step, b, count, out + r * kTile, ahead);
   }
-  if (r < rows) fetch(parts - 1, parts);
   a += r;
   out += r * kTile;
   switch (rows - r) {
-    case 5: return product_rows<5, kAdd>(a, a_step, b, count, out);
-    case 4: return product_rows<4, kAdd>(a, a_step, b, count, out);
-    case 3: return product_rows<3, kAdd>(a, a_step, b, count, out);
-    case 2: return product_rows<2, kAdd>(a, a_step, b, count, out);
-    case 1: return product_rows<1, kAdd>(a, a_step, b, count, out);
+    case 5: return product_rows<5, kAdd>(a, a_step, b, count, out, ahead);
+    case 4: return product_rows<4, kAdd>(a, a_step, b, count, out, ahead);
+    case 3: return product_rows<3, kAdd>(a, a_step, b, count, out, ahead);
+    case 2: return product_rows<2, kAdd>(a, a_step, b, count, out, ahead);
+    case 1: return product_rows<1, kAdd>(a, a_step, b, count, out, ahead);
     default: return;
   }
 }
@@ -180,6 +178,10 @@ void pre_backward_tiles(const PreBackward &a, const PreLayout &l, const float *p
   const Scalar *grad_x_post = static_cast<const Scalar *>(a.grad_x_post);
   Scalar *grad_x = static_cast<Scalar *>(a.grad_x);
 
+  constexpr int64_t kTileBytes = kTile * static_cast<int64_t>(sizeof(Scalar));
+  int64_t offsets[kTokenBlock * kTileBytes / kAlignment];
+  const int64_t lines = line_offsets(kTokenBlock, l.nd * static_cast<int64_t>(sizeof(Scalar)), kTileBytes, offsets);
+
   for (int64_t c = 0; c < (last_tile - first_tile) * tile_size; ++c) phi_product[c] = 0;
   for (int64_t token = begin; token < end; token += kTokenBlock) {
     const int64_t count = end - token < kTokenBlock ? end - token : kTokenBlock;
@@ -191,25 +193,14 @@ void pre_backward_tiles(const PreBackward &a, const PreLayout &l, const float *p
       // while this tile is multiplied, the next one is fetched
       const bool same_block = tile + 1 < last_tile;
       const int64_t next_tile = same_block ? tile + 1 : first_tile, next_token = same_block ? token : token + kTokenBlock;
-      const int64_t next_count = end - next_token < kTokenBlock ? end - next_token : kTokenBlock;
-      const int64_t next_at = next_token * l.nd + l.stream(next_tile) * l.d + l.first(next_tile);
-      const auto rows = [&](const Scalar *p) {
-        const int64_t size = static_cast<int64_t>(sizeof(Scalar));
-        return next_count > 0 && p ? Ahead{p + next_at, next_count, l.nd * size, l.width(next_tile) * size} : Ahead{};
-      };
-      const Ahead next_x = rows(x), next_post = rows(grad_x_post), next_grad_x = rows(kStream ? nullptr : grad_x);
+      const int64_t next = next_token * l.nd + l.stream(next_tile) * l.d + l.first(next_tile);
+      const bool more = next_token < end;
 
       for (int64_t t = 0; t < count; ++t) copy_tile(x + column + t * l.nd, width, x_tile + t * kTile);
       product<true>(l.f, gates.grad_mix + row * l.f, l.f, x_tile, count, phi_product + (tile - first_tile) * tile_size,
-                    [&](int64_t part, int64_t parts) {
-                      next_x.fetch(part, parts);
-                      next_grad_x.template fetch<1>(part, 2 * parts);
-                    });
+                    more ? Ahead(x + next, offsets, lines) : Ahead());
       product<false>(count, gates.grad_mix_transposed + row * l.f, kTokenBlock, phi + tile * tile_size, l.f, x_product,
-                     [&](int64_t part, int64_t parts) {
-                       next_post.fetch(part, parts);
-                       next_grad_x.template fetch<1>(parts + part, 2 * parts);
-                     });
+                     more && grad_x_post ? Ahead(grad_x_post + next, offsets, lines) : Ahead());
       for (int64_t t = 0; t < count; ++t) {
         const int64_t at = column + t * l.nd;
         finish_grad_x<kStream>(a.h_pre[(token + t) * l.n + i], grad_h_in + (token + t) * l.d + first, gates.of_x[row + t],

@@ -19,10 +19,12 @@ constexpr int kStrip = kStripTiles * kTile;
 
 // mix[row, token] += the products of kRows rows of phi with kMixTokens tokens, over the tiles of a strip
 template <int kRows>
-inline void mix_rows(const float *x, const float *phi, int64_t tile_step, int64_t tiles, float *mix) {
+inline void mix_rows(const float *x, const float *phi, int64_t tile_step, int64_t tiles, float *mix, Ahead &to_come) {
+  Ahead ahead = to_come;  // in registers
   Vec sums[kRows][8] = {};  // sum_lanes takes eight
   for (int64_t tile = 0; tile < tiles; ++tile) {
     for (int v = 0; v < kTileVectors; ++v) {
+      ahead.fetch();
       const float *x_here = x + tile * kTile + v * kLanes;
       const float *phi_here = phi + tile * tile_step + v * kLanes;
       Vec rows[kRows];
@@ -36,6 +38,7 @@ inline void mix_rows(const float *x, const float *phi, int64_t tile_step, int64_
       }
     }
   }
+  to_come = ahead;
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
     float lanes[8];
@@ -44,14 +47,13 @@ inline void mix_rows(const float *x, const float *phi, int64_t tile_step, int64_
   }
 }
 
-inline void mix_strip(const float *x, const float *phi, int64_t f, int64_t tiles, float *mix, const Ahead &ahead) {
+inline void mix_strip(const float *x, const float *phi, int64_t f, int64_t tiles, float *mix, Ahead ahead) {
   int64_t k = 0;
   for (; k + kMixRows <= f; k += kMixRows) {
-    ahead.fetch(k / kMixRows, f / kMixRows);
-    mix_rows<kMixRows>(x, phi + k * kTile, f * kTile, tiles, mix + k * kTokenBlock);
+    mix_rows<kMixRows>(x, phi + k * kTile, f * kTile, tiles, mix + k * kTokenBlock, ahead);
   }
-  if (f - k == 2) mix_rows<2>(x, phi + k * kTile, f * kTile, tiles, mix + k * kTokenBlock);
-  if (f - k == 1) mix_rows<1>(x, phi + k * kTile, f * kTile, tiles, mix + k * kTokenBlock);
+  if (f - k == 2) mix_rows<2>(x, phi + k * kTile, f * kTile, tiles, mix + k * kTokenBlock, ahead);
+  if (f - k == 1) mix_rows<1>(x, phi + k * kTile, f * kTile, tiles, mix + k * kTokenBlock, ahead);
 }
 
 // out = sum_i weights[i] * x[i] over the streams of one token
@@ -97,16 +99,9 @@ void pre_forward_block(const PreForward &a, const PreLayout &l, const float *phi
   for (int64_t i = 0; i < f * kTokenBlock; ++i) mix[i] = 0;
   for (int64_t i = 0; i < kMixTokens * kStrip; ++i) strip[i] = 0;
   const auto column = [&](int64_t tile) { return tile < l.tiles ? l.stream(tile) * d + l.first(tile) : l.nd; };
-  const auto rows_from = [&](int64_t tile, int64_t group) {
-    if (group >= count) {
-      group = 0;
-      tile += kStripTiles;
-    }
-    if (tile >= l.tiles) return Ahead{};
-    const int64_t size = static_cast<int64_t>(sizeof(Scalar));
-    return Ahead{x + group * l.nd + column(tile), count - group < kMixTokens ? count - group : kMixTokens, l.nd * size,
-                 (column(tile + kStripTiles) - column(tile)) * size};
-  };
+  constexpr int64_t kStripBytes = kStrip * static_cast<int64_t>(sizeof(Scalar));
+  int64_t offsets[kMixTokens * kStripBytes / kAlignment];
+  const int64_t lines = line_offsets(kMixTokens, l.nd * static_cast<int64_t>(sizeof(Scalar)), kStripBytes, offsets);
   for (int64_t tile = 0; tile < l.tiles; tile += kStripTiles) {
     const int64_t tiles = l.tiles - tile < kStripTiles ? l.tiles - tile : kStripTiles;
     for (int64_t group = 0; group < count; group += kMixTokens) {
@@ -122,7 +117,9 @@ void pre_forward_block(const PreForward &a, const PreLayout &l, const float *phi
       float lanes[8];
       sum_lanes(square, lanes);
       for (int64_t t = 0; t < kMixTokens && group + t < count; ++t) squares[group + t] += static_cast<double>(lanes[t]);
-      mix_strip(strip, phi + tile * f * kTile, f, tiles, mix + group, rows_from(tile, group + kMixTokens));
+      const bool same_strip = group + kMixTokens < count;
+      const Scalar *next = x + (same_strip ? (group + kMixTokens) * l.nd + column(tile) : column(tile + kStripTiles));
+      mix_strip(strip, phi + tile * f * kTile, f, tiles, mix + group, Ahead(next, offsets, lines));
     }
   }
 

@@ -21,24 +21,32 @@ inline void copy_tile(const Scalar *from, int64_t width, float *to) {
   for (int64_t c = 0; c < kTile; c += kLanes) store(to + c, c < width ? load_up_to(from + c, width - c) : Vec{});
 }
 
-// Rows that will be needed soon. A product asks for them part by part while it computes, so that they arrive meanwhile;
-// the hardware does not guess the next row of a tile by itself.
-struct Ahead {
-  const void *first;  // null: nothing
-  int64_t rows;
-  int64_t row_step;  // bytes
-  int64_t row_bytes;
+// The cache lines that the next piece of work will read, asked for one at a time in the innermost loop of a product, so
+// that they arrive while it computes. The hardware does not guess the next row of a tile; and of many requests at once it
+// drops those beyond its buffers.
+class Ahead {
+ public:
+  Ahead() = default;
+  Ahead(const void *base, const int64_t *offsets, int64_t count)
+      : base_(static_cast<const char *>(base)), next_(offsets), end_(offsets + count) {}
 
-  // part i of n
-  template <int kToWrite = 0>
-  inline void fetch(int64_t i, int64_t n) const {
-    if (!first) return;
-    for (int64_t row = rows * i / n; row < rows * (i + 1) / n; ++row) {
-      const char *p = static_cast<const char *>(first) + row * row_step;
-      for (int64_t byte = 0; byte < row_bytes; byte += kAlignment) __builtin_prefetch(p + byte, kToWrite);
-    }
+  inline void fetch() {
+    if (next_ != end_) __builtin_prefetch(base_ + *next_++);
   }
+
+ private:
+  const char *base_ = nullptr;
+  const int64_t *next_ = nullptr, *end_ = nullptr;
 };
+
+// Where the lines of `rows` rows of `row_bytes`, `row_step` bytes apart, lie behind the first. Returns how many they are.
+inline int64_t line_offsets(int64_t rows, int64_t row_step, int64_t row_bytes, int64_t *offsets) {
+  int64_t count = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t byte = 0; byte < row_bytes; byte += kAlignment) offsets[count++] = row * row_step + byte;
+  }
+  return count;
+}
 
 }  // namespace MHC_ISA
 }  // namespace mhc

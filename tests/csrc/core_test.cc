@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C++ core against the operators' formulas in double precision, written out once more here without a thought of
+// speed. Prints what fails, and returns the number of failures (at most 100). run.py builds and runs it.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+
+#include "mhc.h"
+
+namespace {
+
+using Doubles = std::vector<double>;
+using Floats = std::vector<float>;
+
+int failures = 0;
+
+void fail(const std::string &what) {
+  std::printf("FAILED %s\n", what.c_str());
+  ++failures;
+}
+
+size_t size(int64_t n) { return static_cast<size_t>(n); }
+
+// ---- the element types, by searching for the nearest number ----
+
+double half_value(uint16_t bits, int mantissa_bits, int bias) {
+  const int mantissa = bits & ((1 << mantissa_bits) - 1), exponent = (bits & 0x7fff) >> mantissa_bits;
+  const int highest = (1 << (15 - mantissa_bits)) - 1;
+  const double sign = bits & 0x8000 ? -1.0 : 1.0;
+  if (exponent == highest) return mantissa ? std::nan("") : sign * std::numeric_limits<double>::infinity();
+  if (exponent == 0) return sign * std::ldexp(mantissa, 1 - bias - mantissa_bits);
+  return sign * std::ldexp(mantissa + (1 << mantissa_bits), exponent - bias - mantissa_bits);
+}
+
+struct Type {
+  mhc::Element element;
+  const char *name;
+  int mantissa_bits, bias;  // of the 16-bit types
+};
+
+const Type kTypes[] = {{mhc::Element::kFloat32, "fp32", 0, 0},
+                       {mhc::Element::kFloat16, "fp16", 10, 15},
+                       {mhc::Element::kBFloat16, "bf16", 7, 127}};
+
+uint16_t nearest_bits(const Type &type, double value) {
+  if (std::isnan(value)) return 0x7fff;
+  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  const double magnitude = std::fabs(value);
+  const uint16_t infinity = static_cast<uint16_t>(0x7fff & ~((1 << type.mantissa_bits) - 1));
+  uint16_t low = 0, high = static_cast<uint16_t>(infinity - 1);  // the largest number not above the magnitude
+  while (low < high) {
+    const uint16_t middle = static_cast<uint16_t>((low + high + 1) / 2);
+    if (half_value(middle, type.mantissa_bits, type.bias) <= magnitude) low = middle;
+    else high = static_cast<uint16_t>(middle - 1);
+  }
+  const double below = half_value(low, type.mantissa_bits, type.bias);
+  const double spacing = low + 1 == infinity ? below - half_value(static_cast<uint16_t>(low - 1), type.mantissa_bits, type.bias)
+                                             : half_value(static_cast<uint16_t>(low + 1), type.mantissa_bits, type.bias) - below;
+  const double twice = 2 * (magnitude - below);
+  const bool up = twice > spacing || (twice == spacing && low % 2 == 1);
+  return static_cast<uint16_t>(sign | (low + (up ? 1 : 0)));
+}
+
+// A tensor of some element type. The memory begins where nothing is aligned to more than the element, if `shift` says so.
+class Tensor {
+ public:
+  Tensor(const Type &type, int64_t count, int64_t shift = 0)
+      : type_(type), count_(count), width_(type.mantissa_bits ? 2 : 4), memory_(size((count + shift) * width_)), shift_(shift) {}
+
+  Tensor(const Type &type, const Doubles &values, int64_t shift = 0)
+      : Tensor(type, static_cast<int64_t>(values.size()), shift) {
+    for (int64_t i = 0; i < count_; ++i) set(i, values[size(i)]);
+  }
+
+  void *data() { return memory_.data() + shift_ * width_; }
+
+  void set(int64_t i, double value) {
+    if (width_ == 4) {
+      const float number = static_cast<float>(value);
+      std::memcpy(at(i), &number, 4);
+    } else {
+      const uint16_t bits = nearest_bits(type_, value);
+      std::memcpy(at(i), &bits, 2);
+    }
+  }
+
+  double get(int64_t i) const {
+    if (width_ == 4) {
+      float number;
+      std::memcpy(&number, at(i), 4);
+      return static_cast<double>(number);
+    }
+    uint16_t bits;
+    std::memcpy(&bits, at(i), 2);
+    return half_value(bits, type_.mantissa_bits, type_.bias);
+  }
+
+  Doubles values() const {
+    Doubles all(size(count_));
+    for (int64_t i = 0; i < count_; ++i) all[size(i)] = get(i);
+    return all;
+  }
+
+  const std::vector<unsigned char> &bytes() const { return memory_; }
+
+ private:
+  unsigned char *at(int64_t i) { return memory_.data() + (i + shift_) * width_; }
+  const unsigned char *at(int64_t i) const { return memory_.data() + (i + shift_) * width_; }
+
+  Type type_;
+  int64_t count_, width_;
+  std::vector<unsigned char> memory_;
+  int64_t shift_;
+};
+
+// ---- comparing ----
+
+// fp32 within 2e-6 of the largest entry. 16 bits: as a 16-bit number within one unit in the last place of the rounded
+// expectation, where a unit is at least what fp32 arithmetic resolves beside the largest entry.
+void compare(const std::string &what, const Type &type, const Doubles &found, const Doubles &expected) {
+  double largest = 0, worst = 0;
+  for (const double value : expected) {
+    if (std::isfinite(value)) largest = std::max(largest, std::fabs(value));
+  }
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (std::isnan(expected[i]) != std::isnan(found[i])) return fail(what + ": NaN in the wrong place");
+    if (std::isnan(expected[i])) continue;
+    double allowed = 2e-6 * largest;
+    double target = expected[i];
+    if (type.mantissa_bits) {
+      target = half_value(nearest_bits(type, expected[i]), type.mantissa_bits, type.bias);
+      const int exponent = std::max(std::ilogb(std::max(std::fabs(target), 1e-300)), 1 - type.bias);
+      allowed = std::max(std::ldexp(1.0, exponent - type.mantissa_bits), 2e-6 * largest);
+    }
+    if (target != found[i]) worst = std::max(worst, std::fabs(found[i] - target) / allowed);
+  }
+  if (!(worst <= 1.0)) fail(what + ": error is " + std::to_string(worst) + " times what is allowed");
+}
+
+const Type &kFp32 = kTypes[0];
+
+Doubles widened(const Floats &values) { return Doubles(values.begin(), values.end()); }
+
+std::mt19937_64 generator(1);
+
+Doubles random(int64_t count, double scale = 1.0, double shift = 0.0) {
+  std::normal_distribution<double> normal;
+  Doubles values(size(count));
+  for (double &value : values) value = shift + scale * normal(generator);
+  return values;
+}
+
+Floats random_floats(int64_t count, double scale = 1.0, double shift = 0.0) {
+  const Doubles values = random(count, scale, shift);
+  Floats floats(values.size());
+  std::transform(values.begin(), values.end(), floats.begin(), [](double value) { return static_cast<float>(value); });
+  return floats;
+}
+
+// ---- MhcPre ----
+
+struct Shape {
+  int64_t t, n, d;
+};
+
+std::string name_of(const char *operator_name, const Type &type, const Shape &s) {
+  return std::string(operator_name) + " " + type.name + " T=" + std::to_string(s.t) + " N=" + std::to_string(s.n) +
+         " D=" + std::to_string(s.d);
+}
+
+double sigmoid(double z) { return 1.0 / (1.0 + std::exp(-z)); }
+
+constexpr float kNormEps = 1e-3f, kHcEps = 1e-2f;
+
+void test_pre(const Type &type, const Shape &s, bool with_gamma, bool with_post, int64_t shift) {
+  const int64_t n = s.n, d = s.d, nd = n * d, f = n * n + 2 * n, t_count = s.t;
+  const std::string name = name_of("pre", type, s) + (with_gamma ? " gamma" : "") + (with_post ? " post" : "");
+  Tensor x(type, random(t_count * nd), shift);
+  const Floats phi = random_floats(f * nd, 1.0 / std::sqrt(static_cast<double>(nd))), alpha = random_floats(3), bias = random_floats(f);
+  const Floats gamma = random_floats(nd, 1.0, 1.0);
+  const auto scale = [&](int64_t c) { return with_gamma ? static_cast<double>(gamma[size(c)]) : 1.0; };
+
+  Tensor h_in(type, t_count * d, shift);
+  Floats h_post(size(t_count * n)), h_res(size(t_count * n * n)), inv_rms(size(t_count)), h_mix(size(t_count * f)), h_pre(size(t_count * n));
+  mhc::PreForward forward{};
+  forward.element = type.element;
+  forward.sizes = {t_count, n, d};
+  forward.x = x.data();
+  forward.phi = phi.data();
+  forward.alpha = alpha.data();
+  forward.bias = bias.data();
+  forward.gamma = with_gamma ? gamma.data() : nullptr;
+  forward.norm_eps = kNormEps;
+  forward.hc_eps = kHcEps;
+  forward.h_in = h_in.data();
+  forward.h_post = h_post.data();
+  forward.h_res = h_res.data();
+  forward.inv_rms = inv_rms.data();
+  forward.h_mix = h_mix.data();
+  forward.h_pre = h_pre.data();
+  mhc::pre_forward(forward);
+
+  Doubles e_h_in(size(t_count * d)), e_h_post(h_post.size()), e_h_res(h_res.size()), e_inv_rms(inv_rms.size()), e_h_mix(h_mix.size()), e_h_pre(h_pre.size());
+  const auto part = [&](int64_t k) { return k < n ? 0 : k < 2 * n ? 1 : 2; };
+  const auto x_at = [&](int64_t t, int64_t c) { return x.get(t * nd + c); };
+  for (int64_t t = 0; t < t_count; ++t) {
+    double square = 0;
+    for (int64_t c = 0; c < nd; ++c) square += x_at(t, c) * x_at(t, c);
+    const double inv = 1.0 / std::sqrt(square / static_cast<double>(nd) + static_cast<double>(kNormEps));
+    e_inv_rms[size(t)] = inv;
+    for (int64_t k = 0; k < f; ++k) {
+      double mix = 0;
+      for (int64_t c = 0; c < nd; ++c) mix += x_at(t, c) * scale(c) * static_cast<double>(phi[size(k * nd + c)]);
+      e_h_mix[size(t * f + k)] = mix;
+      const double z = static_cast<double>(alpha[size(part(k))]) * mix * inv + static_cast<double>(bias[size(k)]);
+      if (part(k) == 0) e_h_pre[size(t * n + k)] = sigmoid(z) + static_cast<double>(kHcEps);
+      if (part(k) == 1) e_h_post[size(t * n + k - n)] = 2 * sigmoid(z);
+      if (part(k) == 2) e_h_res[size(t * n * n + k - 2 * n)] = z;
+    }
+    for (int64_t c = 0; c < d; ++c) {
+      for (int64_t i = 0; i < n; ++i) e_h_in[size(t * d + c)] += e_h_pre[size(t * n + i)] * x_at(t, i * d + c);
+    }
+  }
+  compare(name + " h_in", type, h_in.values(), e_h_in);
+  compare(name + " h_post", kFp32, widened(h_post), e_h_post);
+  compare(name + " h_res", kFp32, widened(h_res), e_h_res);
+  compare(name + " inv_rms", kFp32, widened(inv_rms), e_inv_rms);
+  compare(name + " h_mix", kFp32, widened(h_mix), e_h_mix);
+  compare(name + " h_pre", kFp32, widened(h_pre), e_h_pre);
+
+  const std::vector<unsigned char> before = h_in.bytes();
+  forward.inv_rms = forward.h_mix = forward.h_pre = nullptr;
+  mhc::pre_forward(forward);
+  if (before != h_in.bytes()) fail(name + ": h_in depends on which outputs are wanted");
+
+  Tensor grad_h_in(type, random(t_count * d), shift), grad_x_post(type, random(t_count * nd), shift), grad_x(type, t_count * nd, shift);
+  const Floats grad_h_post = random_floats(t_count * n), grad_h_res = random_floats(t_count * n * n);
+  Floats grad_phi(phi.size()), grad_alpha(3), grad_bias(bias.size()), grad_gamma(gamma.size());
+  mhc::PreBackward backward{};
+  backward.element = type.element;
+  backward.sizes = forward.sizes;
+  backward.x = x.data();
+  backward.phi = phi.data();
+  backward.alpha = alpha.data();
+  backward.grad_h_in = grad_h_in.data();
+  backward.grad_h_post = grad_h_post.data();
+  backward.grad_h_res = grad_h_res.data();
+  backward.inv_rms = inv_rms.data();
+  backward.h_mix = h_mix.data();
+  backward.h_pre = h_pre.data();
+  backward.h_post = h_post.data();
+  backward.gamma = forward.gamma;
+  backward.grad_x_post = with_post ? grad_x_post.data() : nullptr;
+  backward.hc_eps = kHcEps;
+  backward.grad_x = grad_x.data();
+  backward.grad_phi = grad_phi.data();
+  backward.grad_alpha = grad_alpha.data();
+  backward.grad_bias = grad_bias.data();
+  backward.grad_gamma = with_gamma ? grad_gamma.data() : nullptr;
+  mhc::pre_backward(backward);
+
+  Doubles e_x(size(t_count * nd)), e_phi(phi.size()), e_alpha(3), e_bias(bias.size()), e_gamma(gamma.size());
+  for (int64_t t = 0; t < t_count; ++t) {
+    const double inv = static_cast<double>(inv_rms[size(t)]);
+    Doubles gate(size(f)), grad_mix(size(f));
+    double grad_inv = 0;
+    for (int64_t k = 0; k < f; ++k) {
+      if (part(k) == 0) {
+        double grad = 0;
+        for (int64_t c = 0; c < d; ++c) grad += grad_h_in.get(t * d + c) * x_at(t, k * d + c);
+        const double value = static_cast<double>(h_pre[size(t * n + k)]) - static_cast<double>(kHcEps);
+        gate[size(k)] = grad * value * (1 - value);
+      } else if (part(k) == 1) {
+        const double value = static_cast<double>(h_post[size(t * n + k - n)]);
+        gate[size(k)] = static_cast<double>(grad_h_post[size(t * n + k - n)]) * value * (1 - value / 2);
+      } else {
+        gate[size(k)] = static_cast<double>(grad_h_res[size(t * n * n + k - 2 * n)]);
+      }
+      const double mix = static_cast<double>(h_mix[size(t * f + k)]), a = static_cast<double>(alpha[size(part(k))]);
+      e_bias[size(k)] += gate[size(k)];
+      e_alpha[size(part(k))] += gate[size(k)] * mix * inv;
+      grad_inv += gate[size(k)] * a * mix;
+      grad_mix[size(k)] = gate[size(k)] * a * inv;
+    }
+    for (int64_t c = 0; c < nd; ++c) {
+      double m = 0;
+      for (int64_t k = 0; k < f; ++k) {
+        m += grad_mix[size(k)] * static_cast<double>(phi[size(k * nd + c)]);
+        e_phi[size(k * nd + c)] += grad_mix[size(k)] * x_at(t, c) * scale(c);
+      }
+      e_gamma[size(c)] += x_at(t, c) * m;
+      double grad = static_cast<double>(h_pre[size(t * n + c / d)]) * grad_h_in.get(t * d + c % d) + m * scale(c);
+      grad -= grad_inv * inv * inv * inv / static_cast<double>(nd) * x_at(t, c);
+      if (with_post) grad += grad_x_post.get(t * nd + c);
+      e_x[size(t * nd + c)] = grad;
+    }
+  }
+  compare(name + " grad_x", type, grad_x.values(), e_x);
+  compare(name + " grad_phi", kFp32, widened(grad_phi), e_phi);
+  compare(name + " grad_alpha", kFp32, widened(grad_alpha), e_alpha);
+  compare(name + " grad_bias", kFp32, widened(grad_bias), e_bias);
+  if (with_gamma) compare(name + " grad_gamma", kFp32, widened(grad_gamma), e_gamma);
+
+#if defined(_OPENMP)
+  const int threads = omp_get_max_threads();
+  for (const int other : {1, 2, 3, 5}) {
+    omp_set_num_threads(other);
+    Floats again_phi(phi.size()), again_alpha(3), again_bias(bias.size()), again_gamma(gamma.size());
+    Tensor again_x(type, t_count * nd, shift);
+    mhc::PreBackward again = backward;
+    again.grad_x = again_x.data();
+    again.grad_phi = again_phi.data();
+    again.grad_alpha = again_alpha.data();
+    again.grad_bias = again_bias.data();
+    if (with_gamma) again.grad_gamma = again_gamma.data();
+    mhc::pre_backward(again);
+    if (again_phi != grad_phi || again_alpha != grad_alpha || again_bias != grad_bias ||
+        (with_gamma && again_gamma != grad_gamma) || again_x.bytes() != grad_x.bytes()) {
+      fail(name + ": other bits with " + std::to_string(other) + " threads");
+    }
+  }
+  omp_set_num_threads(threads);
+#endif
+}
+
+// ---- MhcPost ----
+
+void test_post(const Type &type, const Shape &s, bool with_h_res, int64_t shift) {
+  const int64_t n = s.n, d = s.d, nd = n * d, t_count = s.t;
+  const std::string name = name_of("post", type, s) + (with_h_res ? "" : " identity");
+  Tensor x(type, random(t_count * nd), shift), h_out(type, random(t_count * d), shift), out(type, t_count * nd, shift);
+  const Floats h_post = random_floats(t_count * n), h_res = random_floats(t_count * n * n);
+  const auto res = [&](int64_t t, int64_t i, int64_t j) {
+    return with_h_res ? static_cast<double>(h_res[size((t * n + i) * n + j)]) : i == j ? 1.0 : 0.0;
+  };
+  const mhc::Sizes sizes{t_count, n, d};
+  const float *h_res_data = with_h_res ? h_res.data() : nullptr;
+  mhc::post_forward({type.element, sizes, x.data(), h_res_data, h_out.data(), h_post.data(), out.data()});
+
+  Tensor grad(type, random(t_count * nd), shift), grad_x(type, t_count * nd, shift), grad_h_out(type, t_count * d, shift);
+  Floats grad_h_res(h_res.size()), grad_h_post(h_post.size());
+  mhc::PostBackward backward{type.element, sizes, grad.data(), x.data(), h_res_data, h_out.data(), h_post.data(),
+                             grad_x.data(), grad_h_res.data(), grad_h_out.data(), grad_h_post.data()};
+  mhc::post_backward(backward);
+
+  Doubles e_out(size(t_count * nd)), e_x(e_out), e_h_res(h_res.size()), e_h_out(size(t_count * d)), e_h_post(h_post.size());
+  for (int64_t t = 0; t < t_count; ++t) {
+    for (int64_t j = 0; j < n; ++j) {
+      const double weight = static_cast<double>(h_post[size(t * n + j)]);
+      for (int64_t c = 0; c < d; ++c) {
+        const double g = grad.get(t * nd + j * d + c), h = h_out.get(t * d + c);
+        e_out[size(t * nd + j * d + c)] += weight * h;
+        e_h_out[size(t * d + c)] += weight * g;
+        e_h_post[size(t * n + j)] += g * h;
+        for (int64_t i = 0; i < n; ++i) {
+          e_out[size(t * nd + j * d + c)] += res(t, i, j) * x.get(t * nd + i * d + c);
+          e_x[size(t * nd + i * d + c)] += res(t, i, j) * g;
+          e_h_res[size((t * n + i) * n + j)] += x.get(t * nd + i * d + c) * g;
+        }
+      }
+    }
+  }
+  compare(name + " out", type, out.values(), e_out);
+  compare(name + " grad_x", type, grad_x.values(), e_x);
+  compare(name + " grad_h_res", kFp32, widened(grad_h_res), e_h_res);
+  compare(name + " grad_h_out", type, grad_h_out.values(), e_h_out);
+  compare(name + " grad_h_post", kFp32, widened(grad_h_post), e_h_post);
+
+  std::fill(grad_h_post.begin(), grad_h_post.end(), 0.0f);
+  backward.grad_h_res = nullptr;
+  mhc::post_backward(backward);
+  compare(name + " grad_h_post without grad_h_res", kFp32, widened(grad_h_post), e_h_post);
+}
+
+// ---- Sinkhorn ----
+
+Doubles sinkhorn(const Doubles &x, int64_t n, double eps, int64_t num_iters, mhc::Recipe recipe) {
+  Doubles y(size(n * n));
+  for (int64_t i = 0; i < n; ++i) {
+    const double top = *std::max_element(x.begin() + i * n, x.begin() + (i + 1) * n);
+    double sum = 0;
+    for (int64_t j = 0; j < n; ++j) sum += y[size(i * n + j)] = std::exp(x[size(i * n + j)] - top);
+    if (recipe == mhc::Recipe::kDeepSeekV4) {
+      for (int64_t j = 0; j < n; ++j) y[size(i * n + j)] = y[size(i * n + j)] / sum + eps;
+    }
+  }
+  const auto divide = [&](int64_t line_step, int64_t step) {
+    for (int64_t line = 0; line < n; ++line) {
+      double sum = eps;
+      for (int64_t k = 0; k < n; ++k) sum += y[size(line * line_step + k * step)];
+      for (int64_t k = 0; k < n; ++k) y[size(line * line_step + k * step)] /= sum;
+    }
+  };
+  for (int64_t iteration = 0; iteration < num_iters; ++iteration) {
+    if (iteration > 0 || recipe == mhc::Recipe::kPaper) divide(n, 1);
+    divide(1, n);
+  }
+  return y;
+}
+
+void test_sinkhorn(int64_t t_count, int64_t n, double scale, float eps, int64_t num_iters, mhc::Recipe recipe) {
+  const std::string name = "sinkhorn T=" + std::to_string(t_count) + " N=" + std::to_string(n) + " scale=" + std::to_string(scale) +
+                           " iterations=" + std::to_string(num_iters) + (recipe == mhc::Recipe::kPaper ? " paper" : " deepseek_v4");
+  Floats x = random_floats(t_count * n * n, scale);
+  for (float &value : x) value = std::clamp(value, -50.0f, 50.0f);
+  const Floats grad = random_floats(t_count * n * n);
+  Floats output(x.size()), grad_x(x.size());
+  const mhc::Sizes sizes{t_count, n, 0};
+  mhc::sinkhorn_forward({sizes, x.data(), eps, num_iters, recipe, output.data()});
+  mhc::sinkhorn_backward({sizes, x.data(), grad.data(), eps, num_iters, recipe, grad_x.data()});
+
+  // The gradient is checked as the slope of the output along one direction per token, by a five-point difference.
+  Doubles e_output(x.size()), slope(size(t_count)), e_slope(size(t_count));
+  for (int64_t t = 0; t < t_count; ++t) {
+    const auto begin = t * n * n, end = begin + n * n;
+    const Doubles here(x.begin() + begin, x.begin() + end);
+    const Doubles y = sinkhorn(here, n, static_cast<double>(eps), num_iters, recipe);
+    std::copy(y.begin(), y.end(), e_output.begin() + begin);
+    const Doubles direction = random(n * n);
+    const auto objective = [&](double step) {
+      Doubles moved = here;
+      for (size_t k = 0; k < moved.size(); ++k) moved[k] += step * direction[k];
+      const Doubles result = sinkhorn(moved, n, static_cast<double>(eps), num_iters, recipe);
+      double sum = 0;
+      for (size_t k = 0; k < moved.size(); ++k) sum += result[k] * static_cast<double>(grad[size(begin) + k]);
+      return sum;
+    };
+    const double h = 1e-4;
+    e_slope[size(t)] = (8 * (objective(h) - objective(-h)) - (objective(2 * h) - objective(-2 * h))) / (12 * h);
+    for (int64_t k = begin; k < end; ++k) slope[size(t)] += static_cast<double>(grad_x[size(k)]) * direction[size(k - begin)];
+  }
+  compare(name + " output", kFp32, widened(output), e_output);
+  compare(name + " gradient", kFp32, slope, e_slope);
+}
+
+// ---- what is special ----
+
+void test_nan_stays_in_its_token() {
+  const Shape s{40, 4, 48};
+  const int64_t bad = 17, nd = s.n * s.d, f = 24;
+  Doubles values = random(s.t * nd);
+  Floats h_post(size(s.t * s.n)), h_res(size(s.t * s.n * s.n)), logits = random_floats(s.t * 16), output(logits.size()), grad_x(logits.size());
+  values[size(bad * nd + 5)] = std::nan("");
+  logits[size(bad * 16 + 3)] = std::numeric_limits<float>::quiet_NaN();
+  for (const Type &type : kTypes) {
+    Tensor x(type, values), h_in(type, s.t * s.d), out(type, s.t * nd);
+    const Floats phi = random_floats(f * nd), alpha = random_floats(3), bias = random_floats(f);
+    mhc::PreForward forward{};
+    forward.element = type.element;
+    forward.sizes = {s.t, s.n, s.d};
+    forward.x = x.data();
+    forward.phi = phi.data();
+    forward.alpha = alpha.data();
+    forward.bias = bias.data();
+    forward.h_in = h_in.data();
+    forward.h_post = h_post.data();
+    forward.h_res = h_res.data();
+    mhc::pre_forward(forward);
+    for (int64_t t = 0; t < s.t; ++t) {
+      bool nan = false;
+      for (int64_t c = 0; c < s.d; ++c) nan |= std::isnan(h_in.get(t * s.d + c));
+      for (int64_t i = 0; i < s.n; ++i) nan |= std::isnan(h_post[size(t * s.n + i)]);
+      for (int64_t k = 0; k < 16; ++k) nan |= std::isnan(h_res[size(t * 16 + k)]);
+      if (nan != (t == bad)) fail(std::string("pre ") + type.name + ": NaN left its token, or was lost");
+    }
+    mhc::post_forward({type.element, forward.sizes, x.data(), nullptr, h_in.data(), h_post.data(), out.data()});
+    for (int64_t t = 0; t < s.t; ++t) {
+      bool nan = false;
+      for (int64_t c = 0; c < nd; ++c) nan |= std::isnan(out.get(t * nd + c));
+      if (nan != (t == bad)) fail(std::string("post ") + type.name + ": NaN left its token, or was lost");
+    }
+  }
+  const mhc::Sizes sizes{s.t, s.n, 0};
+  for (const mhc::Recipe recipe : {mhc::Recipe::kDeepSeekV4, mhc::Recipe::kPaper}) {
+    mhc::sinkhorn_forward({sizes, logits.data(), 1e-6f, 20, recipe, output.data()});
+    mhc::sinkhorn_backward({sizes, logits.data(), output.data(), 1e-6f, 20, recipe, grad_x.data()});
+    for (int64_t t = 0; t < s.t; ++t) {
+      for (int64_t k = t * 16; k < (t + 1) * 16; ++k) {
+        if (std::isnan(output[size(k)]) != (t == bad)) fail("sinkhorn: NaN left its token, or was lost");
+        if (std::isnan(grad_x[size(k)]) != (t == bad)) fail("sinkhorn backward: NaN left its token, or was lost");
+      }
+    }
+  }
+}
+
+// Through MhcPost with the identity and h_post = 0, a 16-bit number comes out as it went in; with h_post = w and x = 0,
+// w * 1 is rounded to nearest even, halfway cases and overflow included.
+void test_conversions(const Type &type) {
+  Tensor everything(type, 1 << 16), zeros(type, Doubles(1 << 16)), copied(type, 1 << 16);
+  for (int64_t bits = 0; bits < 1 << 16; ++bits) {
+    everything.set(bits, half_value(static_cast<uint16_t>(bits), type.mantissa_bits, type.bias));
+  }
+  const float zero = 0.0f;
+  mhc::post_forward({type.element, {1, 1, 1 << 16}, everything.data(), nullptr, zeros.data(), &zero, copied.data()});
+  for (int64_t bits = 0; bits < 1 << 16; ++bits) {
+    const double in = everything.get(bits), out = copied.get(bits);
+    if (!(in == out || (std::isnan(in) && std::isnan(out)))) return fail(std::string(type.name) + ": not loaded or stored exactly");
+  }
+  Floats values;
+  for (int64_t bits = 0; bits + 1 < 1 << 15; ++bits) {
+    const double a = half_value(static_cast<uint16_t>(bits), type.mantissa_bits, type.bias);
+    const double b = half_value(static_cast<uint16_t>(bits + 1), type.mantissa_bits, type.bias);
+    if (!std::isfinite(b)) continue;
+    for (const double value : {a, (a + b) / 2, a + 0.49 * (b - a), a + 0.51 * (b - a)}) {
+      values.push_back(static_cast<float>(value));
+      values.push_back(-static_cast<float>(value));
+    }
+  }
+  for (const float value : {65519.0f, 65520.0f, 1e5f, 3.39e38f, 3.4e38f, std::numeric_limits<float>::infinity()}) values.push_back(value);
+  const int64_t count = static_cast<int64_t>(values.size());
+  Tensor ones(type, Doubles(size(count), 1.0)), none(type, Doubles(size(count))), rounded(type, count);
+  mhc::post_forward({type.element, {count, 1, 1}, none.data(), nullptr, ones.data(), values.data(), rounded.data()});
+  for (int64_t i = 0; i < count; ++i) {
+    const double expected = half_value(nearest_bits(type, static_cast<double>(values[size(i)])), type.mantissa_bits, type.bias);
+    if (rounded.get(i) != expected) return fail(std::string(type.name) + ": " + std::to_string(values[size(i)]) + " not rounded to nearest even");
+  }
+}
+
+void test_no_tokens() {
+  for (const Type &type : kTypes) test_pre(type, {0, 4, 64}, true, true, 0);
+  for (const Type &type : kTypes) test_post(type, {0, 4, 64}, true, 0);
+  test_sinkhorn(0, 4, 1.0, 1e-6f, 20, mhc::Recipe::kDeepSeekV4);
+}
+
+}  // namespace
+
+int main() {
+  const Shape shapes[] = {{1, 4, 64},  {1, 1, 1},   {3, 2, 1},  {5, 4, 33},  {37, 4, 512}, {33, 6, 80}, {19, 8, 128},
+                          {40, 3, 33}, {7, 16, 64}, {70, 2, 96}, {9, 5, 17}, {130, 4, 24}, {2, 4, 700}};
+  for (const Shape &shape : shapes) {
+    for (const Type &type : kTypes) {
+      for (const bool option : {false, true}) {
+        const int64_t shift = option ? 0 : 1;
+        test_pre(type, shape, option, !option, shift);
+        test_pre(type, shape, option, option, shift);
+        test_post(type, shape, option, shift);
+      }
+    }
+  }
+  for (const int64_t n : {1, 2, 3, 4, 6, 8, 16}) {
+    for (const int64_t num_iters : {1, 2, 20, 100}) {
+      for (const double scale : {0.5, 5.0, 50.0}) {
+        for (const mhc::Recipe recipe : {mhc::Recipe::kDeepSeekV4, mhc::Recipe::kPaper}) {
+          test_sinkhorn(11, n, scale, scale == 5.0 ? 1e-2f : 1e-6f, num_iters, recipe);
+        }
+      }
+    }
+  }
+  test_conversions(kTypes[1]);
+  test_conversions(kTypes[2]);
+  test_nan_stays_in_its_token();
+  test_no_tokens();
+  std::printf("%d failures\n", failures);
+  return std::min(failures, 100);
+}
