@@ -8,16 +8,38 @@
 namespace mhc {
 namespace MHC_ISA {
 
-// The streams of one token at one vector of columns; `some` lanes of it, when it is the end of a row.
-template <int kN, typename Scalar>
-struct Column {
-  Vec streams[kN];
+// A row is taken by full vectors, then what is left of it: the work is written once, against one of these.
 
-  Column(const Scalar *x, int64_t d, int64_t left) {
-#pragma GCC unroll 8
-    for (int i = 0; i < kN; ++i) streams[i] = load_up_to(x + i * d, left);
+struct FullVector {
+  template <typename Scalar>
+  Vec get(const Scalar *p) const {
+    return load(p);
+  }
+  template <bool kStream, typename Scalar>
+  void put(Scalar *p, Vec v) const {
+    MHC_ISA::put<kStream>(p, v);
   }
 };
+
+struct RestOfRow {
+  int64_t count;
+
+  template <typename Scalar>
+  Vec get(const Scalar *p) const {
+    return load_some(p, count);
+  }
+  template <bool kStream, typename Scalar>
+  void put(Scalar *p, Vec v) const {
+    store_some(p, v, count);
+  }
+};
+
+template <typename Work>
+inline void by_columns(int64_t d, const Work &work) {
+  int64_t c = 0;
+  for (; c + kLanes <= d; c += kLanes) work(c, FullVector{});
+  if (c < d) work(c, RestOfRow{d - c});
+}
 
 template <int kN, bool kStream, typename Scalar>
 void post_forward_tokens(const PostForward &a, int64_t begin, int64_t end) {
@@ -28,29 +50,29 @@ void post_forward_tokens(const PostForward &a, int64_t begin, int64_t end) {
     Scalar *out = static_cast<Scalar *>(a.out) + t * n * d;
     const float *h_post = a.h_post + t * n;
     const float *h_res = a.h_res ? a.h_res + t * n * n : nullptr;
-    for (int64_t c = 0; c < d; c += kLanes) {
-      const int64_t left = d - c;
-      const Vec h = load_up_to(h_out + c, left);
-      const auto finish = [&](int64_t j, Vec sum) { put_up_to<kStream>(out + j * d + c, sum, left); };
+    by_columns(d, [&](int64_t c, auto part) {
+      const Vec h = part.get(h_out + c);
       if (!h_res) {
-        for (int64_t j = 0; j < n; ++j) finish(j, h_post[j] * h + load_up_to(x + j * d + c, left));
+        for (int64_t j = 0; j < n; ++j) part.template put<kStream>(out + j * d + c, h_post[j] * h + part.get(x + j * d + c));
       } else if constexpr (kN != 0) {
-        const Column<kN, Scalar> column(x + c, d, left);
+        Vec streams[kN];
+#pragma GCC unroll 8
+        for (int i = 0; i < kN; ++i) streams[i] = part.get(x + i * d + c);
 #pragma GCC unroll 8
         for (int j = 0; j < kN; ++j) {
           Vec sum = h_post[j] * h;
 #pragma GCC unroll 8
-          for (int i = 0; i < kN; ++i) sum += h_res[i * kN + j] * column.streams[i];
-          finish(j, sum);
+          for (int i = 0; i < kN; ++i) sum += h_res[i * kN + j] * streams[i];
+          part.template put<kStream>(out + j * d + c, sum);
         }
       } else {
         for (int64_t j = 0; j < n; ++j) {
           Vec sum = h_post[j] * h;
-          for (int64_t i = 0; i < n; ++i) sum += h_res[i * n + j] * load_up_to(x + i * d + c, left);
-          finish(j, sum);
+          for (int64_t i = 0; i < n; ++i) sum += h_res[i * n + j] * part.get(x + i * d + c);
+          part.template put<kStream>(out + j * d + c, sum);
         }
       }
-    }
+    });
   }
   if (kStream) finish_streams();
 }
@@ -60,20 +82,17 @@ template <int kRows, int kColumns, typename Scalar>
 inline void dots(const Scalar *const *x, const Scalar *grad, int64_t d, float *const *to) {
   constexpr int kCount = (kRows * kColumns + 7) / 8 * 8;  // sum_lanes takes eight
   Vec sums[kCount] = {};
-  int64_t c = 0;
-  const auto add = [&](auto get) {
+  by_columns(d, [&](int64_t c, auto part) {
     Vec g[kColumns];
 #pragma GCC unroll 8
-    for (int j = 0; j < kColumns; ++j) g[j] = get(grad + j * d + c);
+    for (int j = 0; j < kColumns; ++j) g[j] = part.get(grad + j * d + c);
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
-      const Vec x_r = get(x[r] + c);
+      const Vec x_r = part.get(x[r] + c);
 #pragma GCC unroll 8
       for (int j = 0; j < kColumns; ++j) sums[r * kColumns + j] += x_r * g[j];
     }
-  };
-  for (; c + kLanes <= d; c += kLanes) add([](const Scalar *p) { return load(p); });
-  if (c < d) add([left = d - c](const Scalar *p) { return load_some(p, left); });
+  });
   float lanes[kCount];
 #pragma GCC unroll 8
   for (int i = 0; i < kCount; i += 8) sum_lanes(sums + i, lanes + i);
@@ -120,40 +139,35 @@ void post_backward_tokens(const PostBackward &a, int64_t begin, int64_t end) {
     Scalar *grad_h_out = static_cast<Scalar *>(a.grad_h_out) + t * d;
     const float *h_post = a.h_post + t * n;
     const float *h_res = a.h_res ? a.h_res + t * n * n : nullptr;
-    for (int64_t c = 0; c < d; c += kLanes) {
-      const int64_t left = d - c;
-      const auto finish = [&](Scalar *to, Vec sum) { put_up_to<kStream>(to + c, sum, left); };
+    by_columns(d, [&](int64_t c, auto part) {
       if constexpr (kN != 0) {
-        const Column<kN, Scalar> column(grad + c, d, left);
+        Vec streams[kN];
+#pragma GCC unroll 8
+        for (int j = 0; j < kN; ++j) streams[j] = part.get(grad + j * d + c);
         Vec sum = {};
 #pragma GCC unroll 8
-        for (int j = 0; j < kN; ++j) sum += h_post[j] * column.streams[j];
-        finish(grad_h_out, sum);
+        for (int j = 0; j < kN; ++j) sum += h_post[j] * streams[j];
+        part.template put<kStream>(grad_h_out + c, sum);
+#pragma GCC unroll 8
         for (int i = 0; i < kN; ++i) {
-          sum = Vec{};
+          sum = h_res ? Vec{} : streams[i];
           if (h_res) {
 #pragma GCC unroll 8
-            for (int j = 0; j < kN; ++j) sum += h_res[i * kN + j] * column.streams[j];
-          } else {
-            sum = column.streams[i];
+            for (int j = 0; j < kN; ++j) sum += h_res[i * kN + j] * streams[j];
           }
-          finish(grad_x + i * d, sum);
+          part.template put<kStream>(grad_x + i * d + c, sum);
         }
       } else {
         Vec sum = {};
-        for (int64_t j = 0; j < n; ++j) sum += h_post[j] * load_up_to(grad + j * d + c, left);
-        finish(grad_h_out, sum);
+        for (int64_t j = 0; j < n; ++j) sum += h_post[j] * part.get(grad + j * d + c);
+        part.template put<kStream>(grad_h_out + c, sum);
         for (int64_t i = 0; i < n; ++i) {
-          sum = Vec{};
-          if (h_res) {
-            for (int64_t j = 0; j < n; ++j) sum += h_res[i * n + j] * load_up_to(grad + j * d + c, left);
-          } else {
-            sum = load_up_to(grad + i * d + c, left);
-          }
-          finish(grad_x + i * d, sum);
+          sum = h_res ? Vec{} : part.get(grad + i * d + c);
+          for (int64_t j = 0; h_res && j < n; ++j) sum += h_res[i * n + j] * part.get(grad + j * d + c);
+          part.template put<kStream>(grad_x + i * d + c, sum);
         }
       }
-    }
+    });
     float *grad_h_res = a.grad_h_res ? a.grad_h_res + t * n * n : nullptr;
     float *grad_h_post = a.grad_h_post + t * n;
     int64_t j = 0;

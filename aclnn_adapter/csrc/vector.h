@@ -58,18 +58,40 @@ inline Shorts load_bits(const void *p) {
   return v;
 }
 
-inline Vec load(const BFloat16 *p) {
-  return reinterpret_cast<Vec>(__builtin_convertvector(load_bits(p), Words) << 16);
+// Between 16 and 32 bits. GCC 12 makes several instructions of __builtin_convertvector where one would do, and its forms
+// without a mask make it warn about its own header.
+
+inline Words widen(Shorts v) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Words>(_mm512_maskz_cvtepu16_epi32(0xffff, reinterpret_cast<__m256i>(v)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<Words>(_mm256_cvtepu16_epi32(reinterpret_cast<__m128i>(v)));
+#else
+  return __builtin_convertvector(v, Words);
+#endif
 }
 
+// of words below 2^16
+inline Shorts narrow(Words v) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Shorts>(_mm512_maskz_cvtepi32_epi16(0xffff, reinterpret_cast<__m512i>(v)));
+#elif defined(__AVX2__)
+  const __m256i packed = _mm256_packus_epi32(reinterpret_cast<__m256i>(v), reinterpret_cast<__m256i>(v));
+  return reinterpret_cast<Shorts>(_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
+#else
+  return __builtin_convertvector(v, Shorts);
+#endif
+}
+
+inline Vec load(const BFloat16 *p) { return reinterpret_cast<Vec>(widen(load_bits(p)) << 16); }
+
 inline Vec load(const Half *p) {
-  // (The forms without a mask make GCC 12 warn about its own header.)
 #if defined(__AVX512F__)
   return reinterpret_cast<Vec>(_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p))));
 #elif defined(__F16C__)
   return reinterpret_cast<Vec>(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p))));
 #else
-  const Words bits = __builtin_convertvector(load_bits(p), Words);
+  const Words bits = widen(load_bits(p));
   const Words sign = (bits & 0x8000u) << 16;
   const Words magnitude = bits & 0x7fffu;
   // The product with 2^112 moves the exponent and is exact, for subnormal numbers too; inf and NaN keep theirs.
@@ -87,7 +109,7 @@ inline Shorts round_to_bits(Vec v, BFloat16) {
   const Words bits = reinterpret_cast<Words>(v);
   const Words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   const Words quiet = (bits >> 16) | 0x40u;
-  return __builtin_convertvector((v != v) ? quiet : rounded, Shorts);
+  return narrow((v != v) ? quiet : rounded);
 }
 
 inline Shorts round_to_bits(Vec v, Half) {
@@ -105,7 +127,7 @@ inline Shorts round_to_bits(Vec v, Half) {
   Words half = magnitude < 0x38800000u ? small : normal;
   half = magnitude >= 0x477ff000u ? Words{} + 0x7c00u : half;  // 65520 and above round to infinity
   half = magnitude > 0x7f800000u ? Words{} + 0x7e00u : half;
-  return __builtin_convertvector(sign | half, Shorts);
+  return narrow(sign | half);
 #endif
 }
 
