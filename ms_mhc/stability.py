@@ -220,7 +220,7 @@ class StabilityMonitor(Callback):
 
     With ``Model.train``: ``model.train(epochs, data, callbacks=[StabilityMonitor(probe)])``. In a loop:
     ``monitor.record(network, step)``. A record costs one forward pass of the probe, so a batch of a few hundred tokens
-    is enough; training goes on bit for bit as without it.
+    is enough. It changes nothing in the training, and draws no random numbers.
 
     In a distributed run each process measures its own copy of the network. Networks whose parameters are sliced over
     devices by graph mode's automatic parallelism cannot run eagerly and are not supported.
@@ -245,7 +245,7 @@ class StabilityMonitor(Callback):
         probe: Any,
         *,
         every: int = 100,
-        file: Union[str, "os.PathLike[str]", None] = None,
+        file: Union[str, os.PathLike[str], None] = None,
         network: Optional[nn.Cell] = None,
     ) -> None:
         super().__init__()
