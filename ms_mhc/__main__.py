@@ -1,4 +1,4 @@
-"""``python -m ms_mhc info``."""
+"""``python -m ms_mhc info`` and ``selftest``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import argparse
 import sys
 from typing import Optional, Sequence
 
-from ms_mhc import info
+from ms_mhc import info, selftest
+from ms_mhc.backends import registry
 
+DEVICES = ("CPU", "GPU", "Ascend")
 DTYPES = ("bfloat16", "float16", "float32")
 
 
@@ -17,12 +19,21 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
 
     command = commands.add_parser("info", help="versions, device, and the backend that each operator takes here")
-    command.add_argument("--device", choices=("CPU", "GPU", "Ascend"), help="default: MindSpore's own choice")
+    command.add_argument("--device", choices=DEVICES, help="default: MindSpore's own choice")
     command.add_argument("--num-streams", type=int, default=4)
     command.add_argument("--hidden-size", type=int, default=1024)
     command.add_argument("--dtype", choices=DTYPES, default="bfloat16")
 
+    command = commands.add_parser("selftest", help="numbers against the reference, kernels per step, time")
+    command.add_argument("--device", choices=DEVICES, help="default: MindSpore's own choice")
+    command.add_argument("--mode", choices=selftest.MODES, action="append", help="default: all of them")
+    command.add_argument("--backend", default="auto", choices=registry.names())
+    command.add_argument("--quick", action="store_true", help="fewer and smaller cases")
+
     arguments = parser.parse_args(argv)
+    if arguments.command == "selftest":
+        modes = arguments.mode or selftest.MODES
+        return selftest.main(arguments.device, modes, arguments.backend, arguments.quick)
     if arguments.device:
         import mindspore as ms
 
