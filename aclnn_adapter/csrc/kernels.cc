@@ -57,12 +57,12 @@ static void pre_gates(const PreBackward &a, const PreLayout &l, int64_t begin, i
 }
 
 static void pre_tiles(const PreBackward &a, const PreLayout &l, const float *phi, int64_t begin, int64_t end,
-                      int64_t first_tile, int64_t last_tile, const PreGates &gates, double *totals, bool stream,
-                      void *scratch) {
+                      int64_t first_tile, int64_t last_tile, const PreGates &gates, float *phi_products,
+                      bool stream, void *scratch) {
   with_element(a.element, [&](auto scalar) {
     using Scalar = decltype(scalar);
     const auto run = stream ? pre_backward_tiles<true, Scalar> : pre_backward_tiles<false, Scalar>;
-    run(a, l, phi, begin, end, first_tile, last_tile, gates, totals, scratch);
+    run(a, l, phi, begin, end, first_tile, last_tile, gates, phi_products, scratch);
   });
 }
 

@@ -52,11 +52,11 @@ struct Kernels {
   void (*pre_backward_gates)(const PreBackward &, const PreLayout &, int64_t begin, int64_t end, int64_t block,
                              const PreGates &);
   // All tokens of the group [begin, end), and the tiles [first_tile, last_tile): writes grad_x there, and adds this
-  // group's share of the gradient of the product with phi to totals[tiles, F, kTile].
+  // group's share of grad_mix^T @ x to phi_products[tiles, F, kTile].
   void (*pre_backward_tiles)(const PreBackward &, const PreLayout &, const float *phi, int64_t begin, int64_t end,
-                             int64_t first_tile, int64_t last_tile, const PreGates &, double *totals, bool stream,
+                             int64_t first_tile, int64_t last_tile, const PreGates &, float *phi_products, bool stream,
                              void *scratch);
-  int64_t (*pre_backward_scratch)(const PreLayout &, int64_t tiles);
+  int64_t (*pre_backward_scratch)();
 
   void (*post_forward)(const PostForward &, int64_t begin, int64_t end, bool stream);
   void (*post_backward)(const PostBackward &, int64_t begin, int64_t end, bool stream);

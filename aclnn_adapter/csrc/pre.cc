@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // MhcPre: what the threads share. Forward goes by blocks of tokens. Backward goes by groups of tokens small enough to
 // stay in the caches: first every block's gates, then every tile of columns, each over all tokens of the group. A tile
-// belongs to one thread, and its sums over tokens run in the order of the tokens, so that grad_phi and its kin have the
-// same bits for any number of threads.
+// belongs to one thread at a time, and its sums over tokens run in the order of the tokens, in steps that do not depend
+// on the group, so that grad_phi and its kin have the same bits for any number of threads.
 #include <algorithm>
 
 #include "element.h"
@@ -13,8 +13,11 @@
 namespace mhc {
 namespace {
 
-// Of x, in one group of the backward pass.
-constexpr int64_t kGroupBytes = 2 << 20;
+// Of x, in one group of the backward pass, for each thread: half a megabyte stays in the second-level cache.
+constexpr int64_t kGroupBytes = 512 << 10;
+
+// Products of so many tokens are summed in fp32, their sums in double. Groups divide it.
+constexpr int64_t kTokensInFloat = 1024;
 
 // phi * gamma by tiles (see PreLayout)
 void pack(const PreLayout &l, const float *phi, const float *gamma, int64_t tile, float *packed) {
@@ -27,9 +30,10 @@ void pack(const PreLayout &l, const float *phi, const float *gamma, int64_t tile
   }
 }
 
-int64_t group_size(const PreBackward &a, const PreLayout &l) {
-  const int64_t fitting = kGroupBytes / std::max<int64_t>(1, l.nd * bytes_of(a.element));
-  return std::clamp<int64_t>(fitting, kTokenBlock, 1024) / kTokenBlock * kTokenBlock;
+int64_t group_size(const PreBackward &a, const PreLayout &l, int threads) {
+  int64_t group = kTokenBlock;
+  while (group < kTokensInFloat && 2 * group * l.nd * bytes_of(a.element) <= kGroupBytes * threads) group *= 2;
+  return group;
 }
 
 // Tiles that one thread takes at a time: a run of columns, so that rows are read and written in longer pieces, but
@@ -76,18 +80,17 @@ void pre_forward(const PreForward &args) {
 void pre_backward(const PreBackward &args) {
   const PreLayout layout(args.sizes);
   const Kernels &run = kernels();
-  const int64_t tokens = args.sizes.tokens, f = layout.f;
-  const int64_t group = std::min(group_size(args, layout), rounded_up(tokens, kTokenBlock));
-  const int threads = threads_for(std::max(layout.tiles, group / kTokenBlock));
-  const int64_t span = tile_span(layout, threads);
+  const int64_t tokens = args.sizes.tokens, f = layout.f, tile_size = f * kTile;
+  const int threads = threads_for(std::max(layout.tiles, rounded_up(tokens, kTokenBlock) / kTokenBlock));
+  const int64_t group = group_size(args, layout, threads), span = tile_span(layout, threads);
   const bool stream = past_caches(args.grad_x, tokens * layout.n, layout.d * bytes_of(args.element));
 
-  const Buffer<float> phi(layout.packed_size());
+  const Buffer<float> phi(layout.packed_size()), products(layout.packed_size());
   const Buffer<double> totals(layout.packed_size());
   const Buffer<float> grad_mix(group * f), transposed(group * f), of_x(group);
   const Buffer<double> block_sums(group / kTokenBlock * (f + 3)), sums(f + 3);
   const PreGates gates{grad_mix.get(), transposed.get(), of_x.get(), block_sums.get()};
-  const ThreadScratch scratch(run.pre_backward_scratch(layout, span), threads);
+  const ThreadScratch scratch(run.pre_backward_scratch(), threads);
   std::fill(sums.get(), sums.get() + f + 3, 0.0);
 
 #pragma omp parallel num_threads(threads)
@@ -95,7 +98,8 @@ void pre_backward(const PreBackward &args) {
 #pragma omp for schedule(static)
     for (int64_t tile = 0; tile < layout.tiles; ++tile) {
       pack(layout, args.phi, args.gamma, tile, phi.get());
-      std::fill(totals.get() + tile * f * kTile, totals.get() + (tile + 1) * f * kTile, 0.0);
+      std::fill_n(products.get() + tile * tile_size, tile_size, 0.0f);
+      std::fill_n(totals.get() + tile * tile_size, tile_size, 0.0);
     }
     for (int64_t first = 0; first < tokens; first += group) {
       const int64_t last = std::min(first + group, tokens);
@@ -109,15 +113,23 @@ void pre_backward(const PreBackward &args) {
       for (int64_t block = 0; block < blocks; ++block) {
         for (int64_t k = 0; k < f + 3; ++k) sums.get()[k] += gates.sums[block * (f + 3) + k];
       }
+      const bool to_double = last % kTokensInFloat == 0 || last == tokens;
 #pragma omp for schedule(dynamic)
       for (int64_t tile = 0; tile < layout.tiles; tile += span) {
-        run.pre_backward_tiles(args, layout, phi.get(), first, last, tile, std::min(tile + span, layout.tiles), gates,
-                               totals.get(), stream, scratch.of(this_thread()));
+        const int64_t end = std::min(tile + span, layout.tiles);
+        run.pre_backward_tiles(args, layout, phi.get(), first, last, tile, end, gates, products.get(), stream,
+                               scratch.of(this_thread()));
+        if (to_double) {
+          for (int64_t c = tile * tile_size; c < end * tile_size; ++c) {
+            totals.get()[c] += static_cast<double>(products.get()[c]);
+            products.get()[c] = 0.0f;
+          }
+        }
       }
     }
 #pragma omp for schedule(static)
     for (int64_t tile = 0; tile < layout.tiles; ++tile) {
-      finish_tile(args, layout, tile, totals.get() + tile * f * kTile);
+      finish_tile(args, layout, tile, totals.get() + tile * tile_size);
     }
   }
   for (int64_t k = 0; k < f; ++k) args.grad_bias[k] = static_cast<float>(sums.get()[k]);

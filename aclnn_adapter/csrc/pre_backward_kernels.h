@@ -168,10 +168,10 @@ inline void finish_grad_x(float h_pre, const Scalar *grad_h_in, float of_x, cons
 
 template <bool kStream, typename Scalar>
 void pre_backward_tiles(const PreBackward &a, const PreLayout &l, const float *phi, int64_t begin, int64_t end,
-                        int64_t first_tile, int64_t last_tile, const PreGates &gates, double *totals, void *scratch) {
-  float *x_tile = static_cast<float *>(scratch);       // [kTokenBlock, kTile]
-  float *x_product = x_tile + kTokenBlock * kTile;     // [kTokenBlock, kTile]
-  float *phi_product = x_product + kTokenBlock * kTile;  // [tiles, F, kTile]
+                        int64_t first_tile, int64_t last_tile, const PreGates &gates, float *phi_products,
+                        void *scratch) {
+  float *x_tile = static_cast<float *>(scratch);    // [kTokenBlock, kTile]
+  float *x_product = x_tile + kTokenBlock * kTile;  // [kTokenBlock, kTile]
   const int64_t tile_size = l.f * kTile;
   const Scalar *x = static_cast<const Scalar *>(a.x);
   const Scalar *grad_h_in = static_cast<const Scalar *>(a.grad_h_in);
@@ -182,7 +182,6 @@ void pre_backward_tiles(const PreBackward &a, const PreLayout &l, const float *p
   int64_t offsets[kTokenBlock * kTileBytes / kAlignment];
   const int64_t lines = line_offsets(kTokenBlock, l.nd * static_cast<int64_t>(sizeof(Scalar)), kTileBytes, offsets);
 
-  for (int64_t c = 0; c < (last_tile - first_tile) * tile_size; ++c) phi_product[c] = 0;
   for (int64_t token = begin; token < end; token += kTokenBlock) {
     const int64_t count = end - token < kTokenBlock ? end - token : kTokenBlock;
     const int64_t row = token - begin;
@@ -197,7 +196,7 @@ void pre_backward_tiles(const PreBackward &a, const PreLayout &l, const float *p
       const bool more = next_token < end;
 
       for (int64_t t = 0; t < count; ++t) copy_tile(x + column + t * l.nd, width, x_tile + t * kTile);
-      product<true>(l.f, gates.grad_mix + row * l.f, l.f, x_tile, count, phi_product + (tile - first_tile) * tile_size,
+      product<true>(l.f, gates.grad_mix + row * l.f, l.f, x_tile, count, phi_products + tile * tile_size,
                     more ? Ahead(x + next, offsets, lines) : Ahead());
       product<false>(count, gates.grad_mix_transposed + row * l.f, kTokenBlock, phi + tile * tile_size, l.f, x_product,
                      more && grad_x_post ? Ahead(grad_x_post + next, offsets, lines) : Ahead());
@@ -209,15 +208,10 @@ void pre_backward_tiles(const PreBackward &a, const PreLayout &l, const float *p
       }
     }
   }
-  for (int64_t c = 0; c < (last_tile - first_tile) * tile_size; ++c) {
-    totals[first_tile * tile_size + c] += static_cast<double>(phi_product[c]);
-  }
   if (kStream) finish_streams();
 }
 
-inline int64_t pre_backward_scratch(const PreLayout &l, int64_t tiles) {
-  return (2 * kTokenBlock + tiles * l.f) * kTile * static_cast<int64_t>(sizeof(float));
-}
+inline int64_t pre_backward_scratch() { return 2 * kTokenBlock * kTile * static_cast<int64_t>(sizeof(float)); }
 
 }  // namespace MHC_ISA
 }  // namespace mhc
