@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Dict, List, NoReturn, Optional, Sequence
+from typing import Dict, List, NoReturn, Optional, Sequence, Tuple
 
 from .build import CACHE_VARIABLE, BuildError, Variant, compiler_problem, installation
 from .mindspore_needs import MindSporeMissing
@@ -21,7 +21,13 @@ $XDG_CACHE_HOME/aclnn-host-cann or ~/.cache/aclnn-host-cann; ${CACHE_VARIABLE} n
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    result = argparse.ArgumentParser(prog="python -m aclnn_adapter.host", description=__doc__, epilog=_EPILOG)
+    result = argparse.ArgumentParser(
+        prog="python -m aclnn_adapter.host",
+        usage="%(prog)s [OPTIONS] PROGRAM [ARGS]",
+        description=__doc__,
+        epilog=_EPILOG,
+        allow_abbrev=False,
+    )
     result.add_argument("--soc", default=SOCS[0], help=f"what the device claims to be, such as {', '.join(SOCS)}")
     result.add_argument("--without", action="append", default=[], metavar="OPERATOR", help="hide an aclnn entry point")
     result.add_argument("--cann-header", choices=("new", "old"), default="new", help="old: without gradXPostOptional")
@@ -29,8 +35,19 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--trace", metavar="FILE", help="write one line of JSON per aclnn call")
     result.add_argument("--check-leaks", action="store_true", help="exit status 86 when something is left at exit")
     result.add_argument("--where", action="store_true", help="build if needed and print the root of the installation")
-    result.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM [ARGS]")
     return result
+
+
+def split(arguments: Sequence[str]) -> Tuple[List[str], List[str]]:
+    """This program's own arguments and those of the program to run, which begin at the first that is not ours."""
+    takes_value = {name: action.nargs != 0 for action in parser()._actions for name in action.option_strings}
+    own = 0
+    while own < len(arguments):
+        name, equals, _ = arguments[own].partition("=")
+        if name not in takes_value:
+            break
+        own += 2 if takes_value[name] and not equals else 1
+    return list(arguments[:own]), list(arguments[own:])
 
 
 def environment(options: argparse.Namespace) -> Dict[str, str]:
@@ -59,7 +76,8 @@ def _before(first: str, rest: Optional[str], separator: str) -> str:
 
 def main(arguments: Optional[Sequence[str]] = None) -> NoReturn:
     """Build if needed, then turn into the program."""
-    options = parser().parse_args(arguments)
+    own, program = split(sys.argv[1:] if arguments is None else arguments)
+    options = parser().parse_args(own)
     try:
         env = environment(options)
     except (BuildError, MindSporeMissing) as problem:
@@ -67,9 +85,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> NoReturn:
     if options.where:
         print(env["ASCEND_HOME_PATH"])
         sys.exit(0)
-    if not options.program:
+    if not program:
         parser().error("a program is needed")
-    program: List[str] = options.program
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, *program], env)
 

@@ -158,9 +158,12 @@ def _compile(folder: Path, wheel: Wheel) -> None:
 
 
 def _compile_all(jobs: Sequence[Tuple[Path, Path]]) -> None:
-    headers = _digest([h.read_bytes() for folder in (_SOURCES, _CSRC) for h in sorted(folder.rglob("*.h"))])
+    headers = {
+        folder: _digest([h.read_bytes() for h in sorted([*folder.rglob("*.h"), _CSRC / "mhc.h"])])
+        for folder in (_SOURCES, _CSRC)
+    }
     with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
-        list(pool.map(lambda job: _compile_one(*job, headers), jobs))
+        list(pool.map(lambda job: _compile_one(*job, headers[_CSRC if job[0].parent == _CSRC else _SOURCES]), jobs))
 
 
 def _compile_one(source: Path, target: Path, headers: str) -> None:

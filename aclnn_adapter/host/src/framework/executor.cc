@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <map>
 
 #include "framework/trace.h"
 
@@ -30,6 +31,39 @@ std::shared_ptr<Executor> living(const aclOpExecutor *handle, const char *caller
   return executor;
 }
 
+// Whether the object that the caller passed is still alive, and of which kind it is.
+struct CallersObject {
+  const void *handle;
+  Kept &kept;
+
+  void operator()(std::monostate) const {}
+  void operator()(double) const {}
+  void operator()(std::int64_t) const {}
+  void operator()(const std::shared_ptr<std::string> &) const {}
+  template <typename Object>
+  void operator()(const std::shared_ptr<Object> &) const {
+    if (objects<Object>().contains(handle)) ++kept.counts[static_cast<std::size_t>(Interface<Object>::kind)];
+  }
+};
+
+// MindSpore's eager mode caches executors with their arguments and never gives them up.
+Kept count_repeatable() {
+  Kept kept;
+  std::map<std::string, int> by_operator;
+  executors().for_each([&](const Executor &executor) {
+    if (!executor.repeatable()) return;
+    ++by_operator[executor.name()];
+    ++kept.counts[static_cast<std::size_t>(Kind::kExecutor)];
+    for (const auto &argument : executor.arguments()) std::visit(CallersObject{argument->handle, kept}, argument->value);
+  });
+  for (const auto &[name, number] : by_operator) {
+    kept.operators += text(kept.operators.empty() ? "" : ", ", name, " ", number);
+  }
+  return kept;
+}
+
+[[gnu::constructor]] void install_census() { set_census(count_repeatable); }
+
 aclnnStatus guarded(const char *caller, const std::function<void()> &action) {
   try {
     action();
@@ -49,17 +83,12 @@ bool Argument::tensor_like() const {
   return std::strcmp(c_type, "aclTensor*") == 0 || std::strcmp(c_type, "aclTensorList*") == 0;
 }
 
-Executor::~Executor() {
-  if (repeatable_) count(Kind::kRepeatableExecutor, -1);
-}
-
 Argument &Executor::add(Argument argument) {
   return *arguments_.emplace_back(std::make_unique<Argument>(std::move(argument)));
 }
 
 void Executor::make_repeatable() {
   require(settings().executor_reuse, kInvalid, name_, ": this executor cannot be made repeatable");
-  if (!repeatable_) count(Kind::kRepeatableExecutor, 1);
   repeatable_ = true;
 }
 

@@ -42,7 +42,6 @@ class HOST_API Executor {
   explicit Executor(std::string name) : name_(std::move(name)) {}
   Executor(const Executor &) = delete;
   Executor &operator=(const Executor &) = delete;
-  ~Executor();
 
   Argument &add(Argument argument);
   void ready(Plan plan) { plan_ = std::move(plan); }

@@ -45,6 +45,14 @@ class Handles {
     return object;
   }
 
+  template <typename Visit>
+  void for_each(const Visit &visit) const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto &entry : objects_) visit(*entry.second);
+  }
+
+  bool contains(const void *handle) const { return find(static_cast<const Handle *>(handle)) != nullptr; }
+
   // Whether the handle was given out once, living or not.
   bool known(const Handle *handle) const {
     std::lock_guard<std::mutex> lock(mutex_);

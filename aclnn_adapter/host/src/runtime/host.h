@@ -1,6 +1,7 @@
 // What the runtime (libascendcl) offers to the other host libraries, beside the vendor's own interface.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -40,13 +41,22 @@ enum class Kind {
   kBoolArray,
   kFloatArray,
   kExecutor,
-  kRepeatableExecutor,
   kEvent,
   kOperatorObject,  // descriptions, buffers and attributes of the older operator interface
   kCount
 };
 
+inline constexpr std::size_t kKinds = static_cast<std::size_t>(Kind::kCount);
+
 HOST_API void count(Kind kind, int change);
-HOST_API std::int64_t living(Kind kind);
+
+// What is alive on purpose: executors that can be used again, and the objects that belong to them.
+struct Kept {
+  std::array<std::int64_t, kKinds> counts{};
+  std::string operators;  // "aclnnAdd 2, aclnnCast 1"
+};
+
+// The framework tells the runtime how to find it.
+HOST_API void set_census(Kept (*census)());
 
 }  // namespace host

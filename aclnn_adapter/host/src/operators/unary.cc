@@ -1,0 +1,137 @@
+// Functions of one tensor, and casts, copies and fills.
+#include <cmath>
+
+#include "framework/dense.h"
+#include "framework/operator.h"
+#include "operators/engine.h"
+
+namespace host {
+namespace {
+
+// Functions that make a floating-point number of an integer.
+struct Exp { template <typename T> static auto of(T x) { return std::exp(x); } };
+struct Log { template <typename T> static auto of(T x) { return std::log(x); } };
+struct Sqrt { template <typename T> static auto of(T x) { return std::sqrt(x); } };
+struct Rsqrt { template <typename T> static auto of(T x) { return T{1} / std::sqrt(x); } };
+struct Reciprocal { template <typename T> static auto of(T x) { return T{1} / x; } };
+struct Sigmoid { template <typename T> static auto of(T x) { return T{1} / (T{1} + std::exp(-x)); } };
+struct Silu { template <typename T> static auto of(T x) { return x / (T{1} + std::exp(-x)); } };
+struct Tanh { template <typename T> static auto of(T x) { return std::tanh(x); } };
+struct Erf { template <typename T> static auto of(T x) { return std::erf(x); } };
+struct Sin { template <typename T> static auto of(T x) { return std::sin(x); } };
+struct Cos { template <typename T> static auto of(T x) { return std::cos(x); } };
+struct Floor { template <typename T> static auto of(T x) { return std::floor(x); } };
+struct Ceil { template <typename T> static auto of(T x) { return std::ceil(x); } };
+struct Round { template <typename T> static auto of(T x) { return std::nearbyint(x); } };
+struct IsFinite { template <typename T> static T of(T x) { return static_cast<T>(std::isfinite(x)); } };
+
+// Functions that leave integers integers.
+struct Neg { template <typename T> static T of(T x) { return -x; } };
+struct Abs { template <typename T> static T of(T x) { return x < T{} ? -x : x; } };
+struct Square { template <typename T> static T of(T x) { return x * x; } };
+struct Relu { template <typename T> static T of(T x) { return x < T{} ? T{} : x; } };
+struct Sign { template <typename T> static T of(T x) { return static_cast<T>((x > T{}) - (x < T{})); } };
+struct LogicalNot { template <typename T> static T of(T x) { return static_cast<T>(x == T{}); } };
+
+template <typename Function>
+Plan same_type(const Tensor &self, Tensor &out) {
+  check_broadcast(out, {&self});
+  return {[&] { map_in(compute_type(self.dtype), [](auto x) { return Function::of(x); }, out, self); }};
+}
+
+template <typename Function>
+Plan to_floating(const Tensor &self, Tensor &out) {
+  check_broadcast(out, {&self});
+  const auto apply = [](auto x) {
+    if constexpr (std::is_integral_v<decltype(x)>) {
+      return x;  // never reached
+    } else {
+      return Function::of(x);
+    }
+  };
+  return {[&, apply] { map_in(floating(compute_type(self.dtype)), apply, out, self); }};
+}
+
+template <typename Function>
+Plan in_place(Tensor &self) {
+  return same_type<Function>(self, self);
+}
+
+template <typename Function>
+Plan floating_in_place(Tensor &self) {
+  return to_floating<Function>(self, self);
+}
+
+void convert(const Tensor &from, const Tensor &to) {
+  if (from.dtype == to.dtype && from.shape == to.shape) return copy_elements(from, to);
+  map_in(compute_type(from.dtype), [](auto x) { return x; }, to, from);
+}
+
+Plan cast(const Tensor &self, aclDataType dtype, Tensor &out) {
+  require(out.dtype == dtype && out.shape == self.shape, kInvalid, "aclnnCast: ", self.describe(), " to ",
+          dtype_name(dtype), " gives no ", out.describe());
+  return {[&] { convert(self, out); }};
+}
+
+Plan copy_into(Tensor &self, const Tensor &source) {
+  check_broadcast(self, {&source});
+  return {[&] { convert(source, self); }};
+}
+
+void fill(const Tensor &out, const Scalar &value) {
+  with_compute(compute_type(out.dtype), [&](auto zero) {
+    using C = decltype(zero);
+    map<C>([number = value.as<C>()] { return number; }, out);
+  });
+}
+
+Plan fill_scalar(Tensor &self, const Scalar &value) {
+  return {[&] { fill(self, value); }};
+}
+
+Plan fill_tensor(Tensor &self, const Tensor &value) { return copy_into(self, value); }
+
+Plan zero(Tensor &self) {
+  return {[&] { fill(self, {ACL_INT64, 0, 0}); }};
+}
+
+Plan one(Tensor &self) {
+  return {[&] { fill(self, {ACL_INT64, 1, 1}); }};
+}
+
+}  // namespace
+}  // namespace host
+
+ACLNN_OPERATOR(aclnnExp, host::to_floating<host::Exp>)
+ACLNN_OPERATOR(aclnnLog, host::to_floating<host::Log>)
+ACLNN_OPERATOR(aclnnSqrt, host::to_floating<host::Sqrt>)
+ACLNN_OPERATOR(aclnnRsqrt, host::to_floating<host::Rsqrt>)
+ACLNN_OPERATOR(aclnnReciprocal, host::to_floating<host::Reciprocal>)
+ACLNN_OPERATOR(aclnnSigmoid, host::to_floating<host::Sigmoid>)
+ACLNN_OPERATOR(aclnnSilu, host::to_floating<host::Silu>)
+ACLNN_OPERATOR(aclnnTanh, host::to_floating<host::Tanh>)
+ACLNN_OPERATOR(aclnnErf, host::to_floating<host::Erf>)
+ACLNN_OPERATOR(aclnnSin, host::to_floating<host::Sin>)
+ACLNN_OPERATOR(aclnnCos, host::to_floating<host::Cos>)
+ACLNN_OPERATOR(aclnnFloor, host::to_floating<host::Floor>)
+ACLNN_OPERATOR(aclnnCeil, host::to_floating<host::Ceil>)
+ACLNN_OPERATOR(aclnnRound, host::to_floating<host::Round>)
+ACLNN_OPERATOR(aclnnIsFinite, host::to_floating<host::IsFinite>)
+ACLNN_OPERATOR(aclnnNeg, host::same_type<host::Neg>)
+ACLNN_OPERATOR(aclnnAbs, host::same_type<host::Abs>)
+ACLNN_OPERATOR(aclnnSquare, host::same_type<host::Square>)
+ACLNN_OPERATOR(aclnnRelu, host::same_type<host::Relu>)
+ACLNN_OPERATOR(aclnnSign, host::same_type<host::Sign>)
+ACLNN_OPERATOR(aclnnLogicalNot, host::same_type<host::LogicalNot>)
+ACLNN_OPERATOR(aclnnInplaceExp, host::floating_in_place<host::Exp>)
+ACLNN_OPERATOR(aclnnInplaceSqrt, host::floating_in_place<host::Sqrt>)
+ACLNN_OPERATOR(aclnnInplaceReciprocal, host::floating_in_place<host::Reciprocal>)
+ACLNN_OPERATOR(aclnnInplaceSigmoid, host::floating_in_place<host::Sigmoid>)
+ACLNN_OPERATOR(aclnnInplaceRelu, host::in_place<host::Relu>)
+ACLNN_OPERATOR(aclnnInplaceNeg, host::in_place<host::Neg>)
+ACLNN_OPERATOR(aclnnCast, host::cast)
+ACLNN_OPERATOR(aclnnInplaceCopy, host::copy_into)
+ACLNN_OPERATOR(aclnnInplaceFillScalar, host::fill_scalar)
+ACLNN_OPERATOR(aclnnInplaceFillTensor, host::fill_tensor)
+ACLNN_OPERATOR(aclnnInplaceZero, host::zero)
+ACLNN_OPERATOR(aclnnInplaceOne, host::one)
