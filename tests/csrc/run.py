@@ -3,6 +3,7 @@
 
 python tests/csrc/run.py                                        # as it is installed, warnings are errors
 python tests/csrc/run.py -O1 -g -fsanitize=address,undefined    # with these flags as well
+python tests/csrc/run.py --small ...                            # only what is small, for slow tools
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ def _load(path: pathlib.Path) -> ModuleType:
 def main(flags: list[str]) -> int:
     """Return 0 if every run passed."""
     builder = _load(CORE / "build.py")
+    arguments = [flag for flag in flags if flag == "--small"]
+    flags = [flag for flag in flags if flag != "--small"]
     with tempfile.TemporaryDirectory() as folder:
         library = builder.build(pathlib.Path(folder) / "libcore.so", ["-Werror", *flags])
         program = pathlib.Path(folder) / "core_test"
@@ -41,7 +44,7 @@ def main(flags: list[str]) -> int:
         failed = 0
         for name in ("baseline", *builder.VARIANTS.get(platform.machine(), {})):
             print(f"{name}: ", end="", flush=True)
-            run = subprocess.run([str(program)], env={**os.environ, "MS_MHC_CPU_ISA": name}, check=False)
+            run = subprocess.run([str(program), *arguments], env={**os.environ, "MS_MHC_CPU_ISA": name}, check=False)
             failed += run.returncode != 0
     return failed
 
