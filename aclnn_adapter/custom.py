@@ -130,4 +130,13 @@ def _as_graph(kernel: AclnnKernel) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         return kernel(*args)
 
-    return call
+    def run(*args: Any) -> Any:
+        # with MS_JIT=0 MindSpore would call the Python function, which would end up here again
+        switch = os.environ.pop("MS_JIT", None)
+        try:
+            return call(*args)
+        finally:
+            if switch is not None:
+                os.environ["MS_JIT"] = switch
+
+    return run

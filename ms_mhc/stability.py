@@ -17,18 +17,16 @@ from __future__ import annotations
 import csv
 import json
 import os
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import nn
 from mindspore.train import Callback
 from numpy.typing import NDArray
 
 from ms_mhc import checks
-from ms_mhc.cells import HyperConnection, MhcPost
+from ms_mhc.probe import as_array, mixing_matrices
 
 Array = NDArray[np.float64]
 Row = Dict[str, Union[int, float, str]]
@@ -67,7 +65,7 @@ def amplification(matrices: Sequence[Any]) -> Amplification:
     Raises:
         ValueError: no matrices, matrices that are not square, or layers of unequal shape.
     """
-    layers = [_as_array(matrix) for matrix in matrices]
+    layers = [as_array(matrix) for matrix in matrices]
     if not layers:
         raise ValueError("amplification: no matrices were given")
     for index, matrix in enumerate(layers):
@@ -85,12 +83,6 @@ def amplification(matrices: Sequence[Any]) -> Amplification:
             composite_forward=np.stack([_column_gain(p) for p in _products(layers)]),
             composite_backward=np.stack([_row_gain(p) for p in _products_to_the_end(layers)]),
         )
-
-
-def _as_array(value: Any) -> Array:
-    if isinstance(value, Tensor):
-        value = value.astype(ms.float32).asnumpy()
-    return np.asarray(value, dtype=np.float64)
 
 
 def _row_gain(h: Array) -> Array:
@@ -118,90 +110,18 @@ def _products_to_the_end(layers: Sequence[Array]) -> List[Array]:
     return products[::-1]
 
 
-def mixing_matrices(network: nn.Cell, *probe: Any) -> List[Tuple[str, Array]]:
-    """The matrices by which a network mixes its streams when it is given the probe.
-
-    One forward pass, eagerly, whatever the context mode and the ``ms.jit`` in the network; dropout is off meanwhile.
-    Mode, training flags and hooks are put back afterwards, also after an error, and nothing is compiled anew. What is
-    collected is what each ``MhcPost`` cell was given, so the matrices are the ones applied, projected or not.
-
-    Args:
-        network: any cell with ``HyperConnection`` or ``MhcPost`` cells in it, at any depth.
-        probe: the network's inputs.
-
-    Returns:
-        Name and h_res ``[..., N, N]`` of each layer, in the order in which they ran. The name is the
-        ``HyperConnection``'s, or that of an ``MhcPost`` which stands alone. An h_res of ``None`` is the identity.
-
-    Raises:
-        ValueError: the network has no such cell, or none of them ran.
-    """
-    names = _posts(network)
-    collected: List[Tuple[str, Array]] = []
-
-    def collect(post: nn.Cell, inputs: Tuple[Any, ...]) -> None:
-        x, h_res = inputs[0], inputs[1]
-        *tokens, n, _ = x.shape
-        matrix = np.broadcast_to(np.eye(n), (*tokens, n, n)) if h_res is None else _as_array(h_res)
-        collected.append((names[id(post)][0], matrix))
-
-    with _eagerly(network):
-        hooks = [post.register_forward_pre_hook(collect) for _, post in names.values()]
-        try:
-            network(*probe)
-        finally:
-            for hook in hooks:
-                hook.remove()
-    if not collected:
-        raise ValueError(f"mixing_matrices: none of {', '.join(name for name, _ in names.values())} ran on the probe")
-    return collected
-
-
-def _posts(network: nn.Cell) -> Dict[int, Tuple[str, nn.Cell]]:
-    """By identity, each MhcPost cell and its layer's name."""
-    cells = list(network.cells_and_names())
-    names = {id(cell): (name, cell) for name, cell in cells if isinstance(cell, MhcPost)}
-    for name, cell in cells:
-        if isinstance(cell, HyperConnection):
-            names[id(cell.post)] = (name, cell.post)
-    if not names:
-        raise ValueError(f"mixing_matrices: {type(network).__name__} has no HyperConnection and no MhcPost in it")
-    return names
-
-
-@contextmanager
-def _eagerly(network: nn.Cell) -> Iterator[None]:
-    """PyNative mode, ``ms.jit`` off, dropout off; hooks work only so. Compiled graphs stay as they are."""
-    mode, jit = ms.get_context("mode"), os.environ.get("MS_JIT")
-    training = [(cell, cell.training) for _, cell in network.cells_and_names()]
-    try:
-        ms.set_context(mode=ms.PYNATIVE_MODE)
-        os.environ["MS_JIT"] = "0"  # read by MindSpore at each call
-        for cell, _ in training:
-            cell.training = False
-        yield
-    finally:
-        for cell, flag in training:
-            cell.training = flag
-        if jit is None:
-            del os.environ["MS_JIT"]
-        else:
-            os.environ["MS_JIT"] = jit
-        ms.set_context(mode=mode)
-
-
 def measure(network: nn.Cell, *probe: Any) -> List[Row]:
     """The gains of a network's layers on a probe, as plain rows.
 
     Args:
-        network, probe: as for :func:`mixing_matrices`.
+        network, probe: as for :func:`ms_mhc.probe.mixing_matrices`.
 
     Returns:
         One dict per layer, in the order in which they ran: ``index``, ``layer`` (its name), and the four gains of
         :class:`Amplification`, each as the mean over tokens and, with the suffix ``_max``, as the largest.
 
     Raises:
-        ValueError: as :func:`mixing_matrices` and :func:`amplification`.
+        ValueError: as :func:`ms_mhc.probe.mixing_matrices` and :func:`amplification`.
     """
     collected = mixing_matrices(network, *probe)
     gains = amplification([matrix for _, matrix in collected])

@@ -18,8 +18,12 @@ from ms_mhc.backends.registry import Backend, Kernels
 
 Tensors = Tuple[Tensor, ...]
 
-_TRANSPOSED_BY = ops.BatchMatMul(transpose_a=True)
-_BY_TRANSPOSED = ops.BatchMatMul(transpose_b=True)
+_matmul = ops.MatMul()
+_matmul_tn = ops.MatMul(transpose_a=True)
+_matmul_nt = ops.MatMul(transpose_b=True)
+_bmm = ops.BatchMatMul()
+_bmm_tn = ops.BatchMatMul(transpose_a=True)
+_bmm_nt = ops.BatchMatMul(transpose_b=True)
 
 
 def _float32(x: Tensor) -> Tensor:
@@ -28,7 +32,7 @@ def _float32(x: Tensor) -> Tensor:
 
 def _sum_over_tokens(rows: Tensor) -> Tensor:
     """[T, F] to [F]. As a product: MindSpore's CPU sum over a long leading axis loses a decimal digit in fp32."""
-    return ops.matmul(ops.ones_like(rows[:, :1]).T, rows)[0]
+    return _matmul_tn(ops.ones_like(rows[:, :1]), rows)[0]
 
 
 def mhc_pre_forward(
@@ -48,12 +52,12 @@ def mhc_pre_forward(
         phi = phi * gamma.reshape(1, n * d)
 
     inv_rms = 1.0 / ops.sqrt((flat * flat).sum(-1, keepdims=True) / (n * d) + norm_eps)
-    h_mix = ops.matmul(flat, phi.T)
+    h_mix = _matmul_nt(flat, phi)
     h_1 = h_mix * inv_rms
     h_pre = ops.sigmoid(h_1[:, :n] * alpha[0] + bias[:n]) + hc_eps
     h_post = 2.0 * ops.sigmoid(h_1[:, n : 2 * n] * alpha[1] + bias[n : 2 * n])
     h_res = h_1[:, 2 * n :] * alpha[2] + bias[2 * n :]
-    h_in = ops.bmm(h_pre.reshape(-1, 1, n), x)
+    h_in = _bmm(h_pre.reshape(-1, 1, n), x)
     return (
         ops.cast(h_in.reshape(tokens + (d,)), dtype),
         h_post.reshape(tokens + (n,)),
@@ -88,7 +92,7 @@ def mhc_pre_backward(
     h_pre, h_post = h_pre.reshape(-1, n), h_post.reshape(-1, n)
 
     # the gates
-    h_pre_grad = ops.bmm(x, grad_h_in.reshape(-1, d, 1)).reshape(-1, n)
+    h_pre_grad = _bmm(x, grad_h_in.reshape(-1, d, 1)).reshape(-1, n)
     s = h_pre - hc_eps
     h_pre_2_grad = h_pre_grad * s * (1.0 - s)
     h_post_2_grad = grad_h_post.reshape(-1, n) * h_post * (1.0 - h_post / 2.0)
@@ -102,7 +106,7 @@ def mhc_pre_backward(
     h_mix_tmp_grad = ops.concat((h_pre_2_grad * alpha[0], h_post_2_grad * alpha[1], h_res_2_grad * alpha[2]), -1)
     h_mix_grad = h_mix_tmp_grad * inv_rms
     inv_rms_grad = (h_mix_tmp_grad * h_mix).sum(-1, keepdims=True)
-    grad_phi = ops.matmul(h_mix_grad.T, x.reshape(-1, n * d))  # so far without gamma
+    grad_phi = _matmul_tn(h_mix_grad, x.reshape(-1, n * d))  # so far without gamma
     grad_gamma = None
     if gamma is not None:
         grad_gamma = (phi * grad_phi).sum(0).reshape(n, d)
@@ -112,9 +116,9 @@ def mhc_pre_backward(
 
     coefficient = inv_rms_grad * inv_rms * inv_rms * inv_rms * (-1.0 / (n * d))
     grad_x = (
-        ops.bmm(h_pre.reshape(-1, n, 1), grad_h_in)
-        + ops.bmm(coefficient.reshape(-1, 1, 1) * ops.eye(n, n, ms.float32), x)
-        + ops.matmul(h_mix_grad, phi).reshape(-1, n, d)
+        _bmm(h_pre.reshape(-1, n, 1), grad_h_in)
+        + _bmm(coefficient.reshape(-1, 1, 1) * ops.eye(n, n, ms.float32), x)
+        + _matmul(h_mix_grad, phi).reshape(-1, n, d)
     )
     if grad_x_post is not None:
         grad_x = grad_x + _float32(grad_x_post).reshape(-1, n, d)
@@ -151,7 +155,7 @@ def mhc_sinkhorn_forward(h_res: Tensor, eps: float, num_iters: int, recipe: str)
     n = h_res.shape[-1]
     y = _sinkhorn_start(h_res.reshape(-1, n, n), eps, recipe).reshape(-1, n * n)
     for sums in _step_sums(n, num_iters, recipe):
-        y = y / (ops.matmul(y, sums) + eps)
+        y = y / (_matmul(y, sums) + eps)
     return y.reshape(h_res.shape)
 
 
@@ -166,14 +170,14 @@ def mhc_sinkhorn_backward(
     steps = _step_sums(n, num_iters, recipe)
     trace: Tuple[Tuple[Tensor, Tensor], ...] = ()
     for sums in steps:
-        total = ops.matmul(y, sums) + eps
+        total = _matmul(y, sums) + eps
         y = y / total
         trace = trace + ((total, y),)
 
     grad = grad_output.reshape(-1, n * n)
     for k in range(len(steps)):
         total, y = trace[-1 - k]
-        grad = (grad - ops.matmul(grad * y, steps[-1 - k])) / total
+        grad = (grad - _matmul(grad * y, steps[-1 - k])) / total
     grad = grad.reshape(-1, n, n)
     if recipe == "deepseek_v4":
         softmax = start - eps
@@ -189,8 +193,8 @@ def mhc_post_forward(x: Tensor, h_res: Optional[Tensor], h_out: Tensor, h_post: 
     shape, dtype, n, d = x.shape, x.dtype, x.shape[-2], x.shape[-1]
     x = _float32(x).reshape(-1, n, d)
     if h_res is not None:
-        x = _TRANSPOSED_BY(h_res.reshape(-1, n, n), x)
-    out = ops.bmm(h_post.reshape(-1, n, 1), _float32(h_out).reshape(-1, 1, d)) + x
+        x = _bmm_tn(h_res.reshape(-1, n, n), x)
+    out = _bmm(h_post.reshape(-1, n, 1), _float32(h_out).reshape(-1, 1, d)) + x
     return ops.cast(out.reshape(shape), dtype)
 
 
@@ -200,12 +204,12 @@ def mhc_post_backward(
     """The formulas of :func:`ms_mhc.reference.mhc_post_backward`; no grad_h_res where there is no h_res."""
     shape, dtype, n, d = x.shape, x.dtype, x.shape[-2], x.shape[-1]
     grad = _float32(grad_output).reshape(-1, n, d)
-    grad_h_out = ops.bmm(h_post.reshape(-1, 1, n), grad).reshape(h_out.shape)
-    grad_h_post = ops.bmm(grad, _float32(h_out).reshape(-1, d, 1)).reshape(h_post.shape)
+    grad_h_out = _bmm(h_post.reshape(-1, 1, n), grad).reshape(h_out.shape)
+    grad_h_post = _bmm(grad, _float32(h_out).reshape(-1, d, 1)).reshape(h_post.shape)
     if h_res is None:
         return grad_output, None, ops.cast(grad_h_out, dtype), grad_h_post
-    grad_x = ops.bmm(h_res.reshape(-1, n, n), grad).reshape(shape)
-    grad_h_res = _BY_TRANSPOSED(_float32(x).reshape(-1, n, d), grad).reshape(h_res.shape)
+    grad_x = _bmm(h_res.reshape(-1, n, n), grad).reshape(shape)
+    grad_h_res = _bmm_nt(_float32(x).reshape(-1, n, d), grad).reshape(h_res.shape)
     return ops.cast(grad_x, dtype), grad_h_res, ops.cast(grad_h_out, dtype), grad_h_post
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor
 
 from ms_mhc import checks
 from ms_mhc.cells import initial
-from ms_mhc.cells.precision import unmarked
+from ms_mhc.cells.precision import GateCell
 from ms_mhc.functional import mhc_head
 
 
-class MhcHead(nn.Cell):
+class MhcHead(GateCell):
     """The learned collapse of N streams into one, as DeepSeek V4 ends a network; see :func:`ms_mhc.mhc_head`.
 
     Args:
@@ -50,14 +48,10 @@ class MhcHead(nn.Cell):
         self.bias = Parameter(Tensor(initial.mean_logits(num_streams)), name="bias")
 
     def construct(self, x: Tensor) -> Tensor:
-        return mhc_head(x, self.phi, self.scale, self.bias, norm_eps=self.norm_eps, hc_eps=self.hc_eps)
+        return mhc_head(self.streams(x), self.phi, self.scale, self.bias, norm_eps=self.norm_eps, hc_eps=self.hc_eps)
 
     def extend_repr(self) -> str:
         return (
             f"num_streams={self.num_streams}, hidden_size={self.hidden_size}, norm_eps={self.norm_eps}, "
             f"hc_eps={self.hc_eps}"
         )
-
-    def add_flags(self, **flags: Any) -> nn.Cell:
-        """Flags of a cell, without those of mixed precision: the gates stay in fp32."""
-        return super().add_flags(**unmarked(flags))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Optional
 
-from mindspore import Tensor, nn
+from mindspore import Tensor
 
 from ms_mhc import checks
 from ms_mhc.backends import registry
-from ms_mhc.cells.precision import unmarked
+from ms_mhc.cells.precision import GateCell
 from ms_mhc.functional import post_cell, spec
 
 
-class MhcPost(nn.Cell):
+class MhcPost(GateCell):
     """:func:`ms_mhc.mhc_post` as a cell: ``out[j] = h_post[j] * h_out + sum_i h_res[i, j] * x[i]``.
 
     It has no parameters. h_res ``None`` means the identity.
@@ -27,12 +27,9 @@ class MhcPost(nn.Cell):
         self.backend = backend
 
     def construct(self, x: Tensor, h_res: Optional[Tensor], h_out: Tensor, h_post: Tensor) -> Tensor:
+        x, h_out = self.streams(x), self.streams(h_out)
         cell = post_cell("MhcPost", spec(x), spec(h_res), spec(h_out), spec(h_post), self.backend)
         return cell(x, h_res, h_out, h_post)
 
     def extend_repr(self) -> str:
         return f"backend={self.backend!r}"
-
-    def add_flags(self, **flags: Any) -> nn.Cell:
-        """Flags of a cell, without those of mixed precision: the gates stay in fp32."""
-        return super().add_flags(**unmarked(flags))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Tuple
 
 import numpy as np
-from mindspore import Parameter, Tensor, nn
+from mindspore import Parameter, Tensor
 
 from ms_mhc import checks
 from ms_mhc.backends import registry
 from ms_mhc.cells import initial
-from ms_mhc.cells.precision import unmarked
+from ms_mhc.cells.precision import GateCell
 from ms_mhc.functional import mhc_pre_cell, spec
 
 
-class MhcPre(nn.Cell):
+class MhcPre(GateCell):
     """MhcPre with its parameters: reads the layer's input and the mixing weights off N residual streams.
 
     See :func:`ms_mhc.mhc_pre` for the formulas. F is N*N+2N.
@@ -80,6 +80,7 @@ class MhcPre(nn.Cell):
         self.gamma = Parameter(Tensor(np.ones((n, d), np.float32)), name="gamma") if use_gamma else None
 
     def construct(self, x: Tensor) -> Tuple[Tensor, ...]:
+        x = self.streams(x)
         cell = mhc_pre_cell(
             "MhcPre",
             (self.num_streams, self.hidden_size),
@@ -104,7 +105,3 @@ class MhcPre(nn.Cell):
             f"norm_eps={self.norm_eps}, hc_eps={self.hc_eps}, return_residual={self.return_residual}, "
             f"backend={self.backend!r}"
         )
-
-    def add_flags(self, **flags: Any) -> nn.Cell:
-        """Flags of a cell, without those of mixed precision: the gates stay in fp32."""
-        return super().add_flags(**unmarked(flags))

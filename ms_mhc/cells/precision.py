@@ -1,16 +1,34 @@
 """Where mixed precision stops.
 
-``amp`` marks every cell of a network with a 16-bit dtype; MindSpore then casts parameters and inputs of marked cells.
-The gates of mHC are fp32 whatever ``amp`` does: their cells drop the mark, and x passes through in the dtype it has.
+``amp`` marks every cell of a network with a dtype; MindSpore then casts parameters and inputs of marked cells. The
+gates of mHC are fp32 whatever ``amp`` does: their cells drop the mark, and only the streams take the network's dtype.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
-_MARKS = ("fp16", "bf16", "fp32")
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+
+_MARKS = {"fp16": ms.float16, "bf16": ms.bfloat16, "fp32": ms.float32}
 
 
-def unmarked(flags: Dict[str, Any]) -> Dict[str, Any]:
-    """The flags of a cell without those of mixed precision."""
-    return {name: value for name, value in flags.items() if name not in _MARKS}
+class GateCell(nn.Cell):
+    """A cell whose parameters and gates stay in fp32, and whose streams take the network's dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream_dtype: Optional[Any] = None
+
+    def add_flags(self, **flags: Any) -> nn.Cell:
+        """Flags of a cell; those of mixed precision become the dtype of the streams."""
+        for name, dtype in _MARKS.items():
+            if flags.get(name):
+                self.stream_dtype = dtype
+        rest: Dict[str, Any] = {name: value for name, value in flags.items() if name not in _MARKS}
+        return super().add_flags(**rest)
+
+    def streams(self, x: Tensor) -> Tensor:
+        """x in the dtype of the network, where ``amp`` set one."""
+        return x if self.stream_dtype is None else ops.cast(x, self.stream_dtype)

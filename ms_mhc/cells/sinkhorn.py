@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from mindspore import Tensor, nn
+from mindspore import Tensor
 
 from ms_mhc import checks
 from ms_mhc.backends import registry
-from ms_mhc.cells.precision import unmarked
+from ms_mhc.cells.precision import GateCell
 from ms_mhc.functional import first, sinkhorn_cell, spec
 
 
-class MhcSinkhorn(nn.Cell):
+class MhcSinkhorn(GateCell):
     """:func:`ms_mhc.mhc_sinkhorn` as a cell. It has no parameters.
 
     Args:
@@ -47,7 +45,3 @@ class MhcSinkhorn(nn.Cell):
 
     def extend_repr(self) -> str:
         return f"num_iters={self.num_iters}, eps={self.eps}, recipe={self.recipe!r}, backend={self.backend!r}"
-
-    def add_flags(self, **flags: Any) -> nn.Cell:
-        """Flags of a cell, without those of mixed precision: the gates stay in fp32."""
-        return super().add_flags(**unmarked(flags))
