@@ -33,6 +33,10 @@ _WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 _OLD_STRINGS = "-D_GLIBCXX_USE_CXX11_ABI=0"  # what MindSpore's Ascend libraries are compiled with
 
 
+# Instances of the standard library's templates: the runtime is preloaded, and they would take the place of MindSpore's.
+_PRIVATE = ("_ZNS*", "_ZNKS*", "_ZS*", "_ZGVZNS*", "_ZT?S*", "_ZT?NS*", "_ZN9__gnu_cxx*", "_ZNK9__gnu_cxx*")
+
+
 class BuildError(RuntimeError):
     """The host CANN cannot be built here."""
 
@@ -189,23 +193,25 @@ def _link(root: Path, objects: Path, variant: Variant) -> None:
     libraries = root / "lib64"
     libraries.mkdir(parents=True)
 
-    def library(name: str, folders: Sequence[str], needed: Sequence[str], *options: str) -> None:
+    def library(
+        name: str, folders: Sequence[str], needed: Sequence[str], *options: str, hidden: Sequence[str] = ()
+    ) -> None:
+        script = libraries / f"{name}.map"
+        script.write_text("{ local: " + "".join(f"{symbol}; " for symbol in (*_PRIVATE, *hidden)) + "};\n")
         built = sorted(str(o) for folder in folders for o in (objects / folder).rglob("*.o"))
         links = ["-Wl,--no-as-needed", f"-L{libraries}", *(f"-l{n}" for n in needed)]
         soname = f"-Wl,-soname,{name}.so"
         output = str(libraries / f"{name}.so")
-        _run([COMPILER, "-shared", "-fopenmp", soname, "-o", output, *built, *links, "-Wl,-rpath,$ORIGIN", *options])
+        _run([COMPILER, "-shared", "-fopenmp", soname, "-o", output, *built, *links, "-Wl,-rpath,$ORIGIN", f"-Wl,--version-script={script}", *options])
+        script.unlink()
 
     library("libascendcl", ["runtime"], [])
     library("libge_runner", ["ge"], [])
     library("libnnopbase", ["framework"], ["ascendcl"], "-Wl,-z,defs")
-    with tempfile.TemporaryDirectory() as scratch:
-        hidden = Path(scratch, "hidden.map")
-        names = [symbol for name in variant.hidden for symbol in (name, f"{name}GetWorkspaceSize")]
-        hidden.write_text("{ local: " + "".join(f"{name}; " for name in names) + "};\n")
-        options = [f"-Wl,--version-script={hidden}"] if names else []
-        library("libopapi", ["operators", "mhc", "csrc"], ["nnopbase", "ascendcl"], "-Wl,-z,defs", *options)
+    hidden = [symbol for name in variant.hidden for symbol in (name, f"{name}GetWorkspaceSize")]
+    library("libopapi", ["operators", "mhc", "csrc"], ["nnopbase", "ascendcl"], "-Wl,-z,defs", hidden=hidden)
     library("libhccl", ["hccl"], ["ascendcl", "ge_runner"])
+    library("libacl_op_compiler", ["empty"], ["nnopbase", "opapi", "ascendcl", "ge_runner"])
     for name in stubs.EMPTY_LIBRARIES:
         library(name, ["empty"], ["ascendcl", "ge_runner"])
     unknown = [n for n in variant.hidden if n not in _operators(objects)]

@@ -9,7 +9,6 @@ from . import elf
 # Libraries that are looked for by name and need no symbol of their own. libshmem is one that the wheel brings itself
 # and that wants a driver: the empty one is preloaded to keep it out.
 EMPTY_LIBRARIES = (
-    "libacl_op_compiler",
     "libacl_tdt_channel",
     "libascend_hal",
     "libc_sec",

@@ -1,4 +1,5 @@
-// Reading and writing at positions that other tensors hold.
+#include "operators/indexing.h"
+
 #include <vector>
 
 #include "framework/dense.h"
@@ -35,7 +36,8 @@ Tensor at(const Tensor &tensor, std::size_t axis, std::int64_t index) {
   return view;
 }
 
-// The slices of one axis that the indices name, along that axis of out (or along several in its place).
+}  // namespace
+
 void select(const Tensor &self, std::size_t axis, const Tensor &index, const Tensor &out, const char *name) {
   const auto indices = read_indices(index);
   Tensor to = out;  // the axes of the indices as one
@@ -53,6 +55,8 @@ void select(const Tensor &self, std::size_t axis, const Tensor &index, const Ten
     copy_elements(at(self, axis, position(indices[i], self.shape[axis], name)), slot);
   }
 }
+
+namespace {
 
 Plan embedding(const Tensor &weight, const Tensor &indices, Tensor &out) {
   require(out.rank() == indices.rank() + 1, kInvalid, "aclnnEmbedding: ", indices.describe(), " in ", out.describe());

@@ -1,4 +1,6 @@
 // Reductions over axes.
+#include "operators/reduce.h"
+
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -94,17 +96,19 @@ void check_out(const char *name, const Tensor &out, const Shape &shape) {
   require(out.shape == shape, kInvalid, name, ": out is ", out.describe(), ", not ", to_string(shape));
 }
 
+void sum_into(const Tensor &self, const std::vector<char> &is_reduced, const Tensor &out) {
+  with_compute(meet(compute_type(self.dtype), compute_type(out.dtype)), [&](auto zero) {
+    using C = decltype(zero);
+    const Writer<C> write(out);
+    reduce<C>(self, Split(self, is_reduced), Sum<C>{}, [](Sum<C> &sum, C x) { sum += x; },
+              [&](Sum<C> sum, std::int64_t position) { write(static_cast<C>(sum), position); });
+  });
+}
+
 Plan sum(const Tensor &self, const IntArray *axes, bool keep, aclDataType, Tensor &out) {
   auto is_reduced = reduced_axes(self, axes);
   check_out("aclnnReduceSum", out, reduced_shape(self, is_reduced, keep));
-  return {[&, is_reduced] {
-    with_compute(meet(compute_type(self.dtype), compute_type(out.dtype)), [&](auto zero) {
-      using C = decltype(zero);
-      const Writer<C> write(out);
-      reduce<C>(self, Split(self, is_reduced), Sum<C>{}, [](Sum<C> &sum, C x) { sum += x; },
-                [&](Sum<C> sum, std::int64_t position) { write(static_cast<C>(sum), position); });
-    });
-  }};
+  return {[&, is_reduced] { sum_into(self, is_reduced, out); }};
 }
 
 void mean_into(const Tensor &self, const std::vector<char> &is_reduced, const Tensor &out) {
@@ -226,6 +230,18 @@ Plan quantifier(const Tensor &self, const IntArray *axes, bool keep, Tensor &out
 }
 
 }  // namespace
+
+void reduce_axes(Reduction kind, const Tensor &self, const std::vector<std::int64_t> &axes, const Tensor &out) {
+  const IntArray array{axes};
+  const auto is_reduced = reduced_axes(self, &array);
+  switch (kind) {
+    case Reduction::kSum: return sum_into(self, is_reduced, out);
+    case Reduction::kMean: return mean_into(self, is_reduced, out);
+    case Reduction::kMax: return extreme_into<1>(self, is_reduced, out);
+    case Reduction::kMin: return extreme_into<-1>(self, is_reduced, out);
+  }
+}
+
 }  // namespace host
 
 ACLNN_OPERATOR(aclnnReduceSum, host::sum)

@@ -1,26 +1,12 @@
 // Moving elements: transposing, joining, splitting, slicing, repeating.
 #include <algorithm>
 
-#include "framework/dense.h"
 #include "framework/operator.h"
 #include "operators/engine.h"
+#include "operators/moving.h"
 
 namespace host {
 namespace {
-
-void convert(const Tensor &from, const Tensor &to) {
-  if (from.dtype == to.dtype && from.shape == to.shape) return copy_elements(from, to);
-  map_in(compute_type(from.dtype), [](auto x) { return x; }, to, from);
-}
-
-// `size` positions of one axis, from `start` on, every `step`-th.
-Tensor narrowed(const Tensor &tensor, std::size_t axis, std::int64_t start, std::int64_t size, std::int64_t step = 1) {
-  Tensor view = tensor;
-  view.offset += start * tensor.strides[axis];
-  view.shape[axis] = size;
-  view.strides[axis] *= step;
-  return view;
-}
 
 // Views of a tensor's pieces along an axis. The address is filled in when it is known.
 std::vector<Tensor> pieces(const Tensor &tensor, std::size_t axis, const std::vector<std::shared_ptr<Tensor>> &parts) {
@@ -64,17 +50,14 @@ Plan concatenate(const TensorList &tensors, std::int64_t axis, Tensor &out) {
   }};
 }
 
-Plan stack(const TensorList &tensors, std::int64_t axis, Tensor &out) {
+Plan stack_list(const TensorList &tensors, std::int64_t axis, Tensor &out) {
   const std::size_t counted = axis_of(axis, out.rank());
   require(out.shape[counted] == static_cast<std::int64_t>(tensors.tensors.size()), kInvalid, "aclnnStack: ",
           tensors.tensors.size(), " tensors in ", out.describe());
   return {[&, counted] {
-    for (std::size_t i = 0; i < tensors.tensors.size(); ++i) {
-      Tensor view = narrowed(out, counted, static_cast<std::int64_t>(i), 1);
-      view.shape.erase(view.shape.begin() + static_cast<std::ptrdiff_t>(counted));
-      view.strides.erase(view.strides.begin() + static_cast<std::ptrdiff_t>(counted));
-      convert(*tensors.tensors[i], view);
-    }
+    std::vector<const Tensor *> entries;
+    for (const auto &tensor : tensors.tensors) entries.push_back(tensor.get());
+    stack(entries, counted, out);
   }};
 }
 
@@ -136,26 +119,10 @@ Plan expand(const Tensor &self, const IntArray &, Tensor &out) {
   return {[&] { convert(self, out); }};
 }
 
-// Every axis as two, the number of repetitions and the size: a copy that broadcasts over the first of each pair.
-Plan repeat(const Tensor &self, const IntArray &times, Tensor &out) {
+Plan repeat_axes(const Tensor &self, const IntArray &times, Tensor &out) {
   require(times.values.size() >= self.rank() && times.values.size() == out.rank(), kInvalid, "aclnnRepeat: ",
           self.describe(), " by ", times.values.size(), " numbers in ", out.describe());
-  return {[&] {
-    Tensor from = self, to = out;
-    from.shape.clear();
-    from.strides.clear();
-    to.shape.clear();
-    to.strides.clear();
-    const std::size_t more = out.rank() - self.rank();
-    for (std::size_t i = 0; i < out.rank(); ++i) {
-      const std::int64_t size = i < more ? 1 : self.shape[i - more], step = i < more ? 0 : self.strides[i - more];
-      from.shape.insert(from.shape.end(), {1, size});
-      from.strides.insert(from.strides.end(), {0, step});
-      to.shape.insert(to.shape.end(), {times.values[i], size});
-      to.strides.insert(to.strides.end(), {out.strides[i] * size, out.strides[i]});
-    }
-    map_in(compute_type(self.dtype), [](auto x) { return x; }, to, from);
-  }};
+  return {[&] { repeat(self, times.values, out); }};
 }
 
 // Pads by constants: pairs of numbers, the last axis first.
@@ -222,20 +189,32 @@ Plan arange(const Scalar &start, const Scalar &, const Scalar &step, Tensor &out
   }};
 }
 
+Plan eye(std::int64_t rows, std::int64_t columns, Tensor &out) {
+  require(out.shape == (Shape{rows, columns}), kInvalid, "aclnnEye: ", rows, " by ", columns, " in ", out.describe());
+  return {[&] {
+    map<std::int64_t>([] { return std::int64_t{0}; }, out);
+    Tensor diagonal = out;
+    diagonal.shape = {std::min(out.shape[0], out.shape[1])};
+    diagonal.strides = {out.strides[0] + out.strides[1]};
+    map<std::int64_t>([] { return std::int64_t{1}; }, diagonal);
+  }};
+}
+
 }  // namespace
 }  // namespace host
 
 ACLNN_OPERATOR(aclnnPermute, host::permute)
 ACLNN_OPERATOR(aclnnCat, host::concatenate)
-ACLNN_OPERATOR(aclnnStack, host::stack)
+ACLNN_OPERATOR(aclnnStack, host::stack_list)
 ACLNN_OPERATOR(aclnnSplitTensor, host::split_evenly)
 ACLNN_OPERATOR(aclnnSplitWithSize, host::split_by_sizes)
 ACLNN_OPERATOR(aclnnSlice, host::slice)
 ACLNN_OPERATOR(aclnnSliceV2, host::slice_axes)
 ACLNN_OPERATOR(aclnnExpand, host::expand)
-ACLNN_OPERATOR(aclnnRepeat, host::repeat)
+ACLNN_OPERATOR(aclnnRepeat, host::repeat_axes)
 ACLNN_OPERATOR(aclnnConstantPadNd, host::pad)
 ACLNN_OPERATOR(aclnnFlip, host::flip)
 ACLNN_OPERATOR(aclnnTril, host::triangle<true>)
 ACLNN_OPERATOR(aclnnTriu, host::triangle<false>)
 ACLNN_OPERATOR(aclnnArange, host::arange)
+ACLNN_OPERATOR(aclnnEye, host::eye)

@@ -62,7 +62,7 @@ Plan softmax_backward(const Tensor &grad_output, const Tensor &output, std::int6
   }};
 }
 
-enum Reduction : std::int64_t { kNone = 0, kMean = 1, kSum = 2 };
+enum LossReduction : std::int64_t { kNone = 0, kMean = 1, kSum = 2 };
 
 // The class of each sample and its weight; samples of the ignored class weigh nothing.
 struct Targets {

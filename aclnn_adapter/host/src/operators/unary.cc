@@ -1,9 +1,9 @@
 // Functions of one tensor, and casts, copies and fills.
 #include <cmath>
 
-#include "framework/dense.h"
 #include "framework/operator.h"
 #include "operators/engine.h"
+#include "operators/moving.h"
 
 namespace host {
 namespace {
@@ -60,11 +60,6 @@ Plan in_place(Tensor &self) {
 template <typename Function>
 Plan floating_in_place(Tensor &self) {
   return to_floating<Function>(self, self);
-}
-
-void convert(const Tensor &from, const Tensor &to) {
-  if (from.dtype == to.dtype && from.shape == to.shape) return copy_elements(from, to);
-  map_in(compute_type(from.dtype), [](auto x) { return x; }, to, from);
 }
 
 Plan cast(const Tensor &self, aclDataType dtype, Tensor &out) {

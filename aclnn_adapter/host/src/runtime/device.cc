@@ -55,6 +55,12 @@ HOST_API aclError aclrtGetMemUceInfo(std::int32_t, void *, std::size_t, std::siz
   return host::kSuccess;
 }
 
+// The description of an allocator that MindSpore offers; kernels here need none.
+HOST_API void *aclrtAllocatorCreateDesc() {
+  static char description[1];
+  return description;
+}
+
 HOST_API aclError aclmdlRICaptureGetInfo(aclrtStream, int *status, void **model) {
   *status = 0;  // not capturing
   *model = nullptr;

@@ -1,0 +1,16 @@
+// Reductions that the older operator interface shares with aclnn.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "framework/objects.h"
+
+namespace host {
+
+enum class Reduction { kSum, kMean, kMax, kMin };
+
+// No axes mean all of them. `out` may keep the reduced axes or not.
+void reduce_axes(Reduction kind, const Tensor &self, const std::vector<std::int64_t> &axes, const Tensor &out);
+
+}  // namespace host
