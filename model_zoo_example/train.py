@@ -18,9 +18,10 @@ from typing import Dict, List, Optional
 
 import mindspore as ms
 import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
 from config import CHOICES, TrainingConfig, load
 from data import Corpus, python_topics
-from mindspore import Parameter, Tensor, nn, ops
 from model import Loss, ModelConfig, Transformer
 from optimizer import AdamW, step_size
 

@@ -252,8 +252,12 @@ def expand_streams(operator: str, h: Spec, num_streams: Any) -> Shape:
     return h.shape
 
 
-def merge_streams(operator: str, x: Spec) -> None:
-    """Any tensor [..., N, D] of a dtype that x may have."""
+def merge_streams(operator: str, x: Spec) -> int:
+    """Any tensor [..., N, D] of a dtype that x may have. Returns N."""
     _dtype(operator, "x", x, X_DTYPES)
     if len(x.shape) < 2:
         raise ValueError(f"{operator}: x has shape {_shape_text(x.shape)}; accepted: [..., N, D]")
+    n = x.shape[-2]
+    if n is None:
+        raise ValueError(f"{operator}: x has shape {_shape_text(x.shape)}; N must be known when the graph is compiled")
+    return n

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, Optional, Tuple, Union
 
 import mindspore as ms
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, mint, nn, ops
 from mindspore._c_expression import MixedPrecisionType
 from mindspore.ops import constexpr
 
@@ -184,7 +184,7 @@ class _MhcHead(_Operator):
         n, d = x.shape[-2], x.shape[-1]
         streams = ops.cast(x, ms.float32).reshape(-1, n, d)
         flat = streams.reshape(-1, n * d)
-        inv_rms = 1.0 / ops.sqrt((flat * flat).sum(-1, keepdims=True) / (n * d) + self.norm_eps)
+        inv_rms = 1.0 / ops.sqrt(mint.sum(flat * flat, -1, True) / (n * d) + self.norm_eps)
         gates = ops.sigmoid(ops.matmul(flat, phi.T) * inv_rms * scale + bias) + self.hc_eps
         out = ops.bmm(gates.reshape(-1, 1, n), streams)
         return ops.cast(out.reshape(x.shape[:-2] + (d,)), x.dtype)
@@ -482,13 +482,13 @@ def merge_streams(x: Tensor) -> Tensor:
     Returns:
         [..., D], in the dtype of x. The mean is taken in float32.
     """
-    return ops.cast(ops.cast(x, ms.float32).mean(_streams_axis(spec(x))), x.dtype)
+    total = mint.sum(ops.cast(x, ms.float32), -2)
+    return ops.cast(total / _num_streams(spec(x)), x.dtype)
 
 
 @constexpr(check=False)
-def _streams_axis(x: Any) -> int:
-    checks.merge_streams("merge_streams", checks.tensor("merge_streams", "x", x))
-    return -2
+def _num_streams(x: Any) -> int:
+    return checks.merge_streams("merge_streams", checks.tensor("merge_streams", "x", x))
 
 
 def mhc_head(

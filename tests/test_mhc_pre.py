@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, mint, nn, ops
 
 from ms_mhc import MhcPre, mhc_pre, mhc_pre_backward, reference
 from tests.compare import as_numpy, assert_close, pre_cotangents, pre_inputs
@@ -241,6 +241,31 @@ def test_x_may_be_a_view(way: Way, backend: str, view: str, dtype: str) -> None:
     got, want = way(cell)(x.astype(kind)), way(cell)(copy)
     for name, one, other in zip(OUTPUTS, got, want):
         assert np.array_equal(as_numpy(one), as_numpy(other)), name
+
+
+@pytest.mark.parametrize("axis", [0, 2, 3])
+def test_gradient_flows_through_a_view(way: Way, backend: str, axis: int) -> None:
+    n, d = 4, 8
+    cell = Cell(n, d, pre_inputs(np.random.default_rng(3), n, d, (2, 3)), backend)
+    whole = np.random.default_rng(4).normal(size=(4, 3, 2 * n, 2 * d)).astype(np.float32)
+    kept = tuple(slice(0, size) for size in (2, 3, n, d))
+    trimmed = whole[tuple(kept[i] if i != axis else slice(None) for i in range(4))]
+    half = trimmed.shape[axis] // 2
+
+    def through_a_view(z: Tensor) -> Tensor:
+        h_in, h_post, h_res, x = cell(mint.split(z, half, dim=axis)[1])
+        return (h_in**2).sum() + (h_post**2).sum() + (h_res**2).sum() + (x**2).sum()
+
+    def of_a_copy(x: Tensor) -> Tensor:
+        h_in, h_post, h_res, x = cell(x)
+        return (h_in**2).sum() + (h_post**2).sum() + (h_res**2).sum() + (x**2).sum()
+
+    got = way(ms.grad(through_a_view))(Tensor(trimmed)).asnumpy()
+    first, second = np.split(got, 2, axis=axis)
+    part = np.ascontiguousarray(np.split(trimmed, 2, axis=axis)[1])
+    want = way(ms.grad(of_a_copy))(Tensor(part)).asnumpy()
+    assert np.all(first == 0)
+    assert np.abs(second - want).max() <= 1e-5 * np.abs(want).max()
 
 
 def test_backward_as_an_operator_of_its_own(way: Way, backend: str) -> None:

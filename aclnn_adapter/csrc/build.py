@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles the C++ core into one shared library.
 
-``build(Path("libms_mhc_cpu.so"))`` needs a C++17 compiler (``$CXX``, else g++, c++ or clang++) and nothing else. The
-kernels are compiled once per instruction set that the compiler knows and the library takes the best one at run time.
+``python -m aclnn_adapter.csrc.build`` puts it beside the sources; ``build(Path("libms_mhc_cpu.so"))`` anywhere. That
+needs a C++17 compiler (``$CXX``, else g++, c++ or clang++) and nothing else. The kernels are compiled once per
+instruction set that the compiler knows and the library takes the best one at run time.
 """
 
 from __future__ import annotations
@@ -112,9 +113,8 @@ def build(destination: pathlib.Path, extra_flags: Sequence[str] = ()) -> pathlib
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit("usage: build.py LIBRARY [FLAG...]")
+    target = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else SOURCES / "libms_mhc_cpu.so"
     try:
-        print(build(pathlib.Path(sys.argv[1]), sys.argv[2:]))
+        print(build(target, sys.argv[2:]))
     except BuildError as build_error:
         sys.exit(str(build_error))

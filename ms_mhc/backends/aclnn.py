@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Dict, Optional, Tuple
 
 import mindspore as ms
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, mint, nn
 
 from aclnn_adapter import operators, platform
 from aclnn_adapter.custom import X_DTYPES, AclnnKernel
@@ -76,7 +76,7 @@ class _MhcPreForward(nn.Cell):
         hc_eps: float,
     ) -> Tuple[Tensor, ...]:
         if gamma is None:
-            gamma = ops.ones(x.shape[-2:], ms.float32)
+            gamma = mint.ones(x.shape[-2:], dtype=ms.float32)
         return self.kernel(x, phi, alpha, bias, gamma, norm_eps, hc_eps)
 
 
@@ -103,8 +103,8 @@ class _MhcPreBackward(nn.Cell):
         grad_x_post: Optional[Tensor],
         hc_eps: float,
     ) -> Tuple[Tensor, Tensor, Tensor, Tensor, Optional[Tensor]]:
-        scale = ops.ones(x.shape[-2:], ms.float32) if gamma is None else gamma
-        share = ops.zeros_like(x) if grad_x_post is None else grad_x_post
+        scale = mint.ones(x.shape[-2:], dtype=ms.float32) if gamma is None else gamma
+        share = mint.zeros_like(x) if grad_x_post is None else grad_x_post
         grad_x, grad_phi, grad_alpha, grad_bias, grad_gamma = self.kernel(
             x, phi, alpha, grad_h_in, grad_h_post, grad_h_res, inv_rms, h_mix, h_pre, h_post, scale, share, hc_eps
         )

@@ -2,7 +2,8 @@
 
 All arithmetic is fp32, with one cast on the way in and one on the way out. Where the formulas multiply a large tensor
 by a broadcast small one, these functions use a matrix product instead: MindSpore's CPU kernels are an order of
-magnitude faster at products than at broadcasting, and no temporary is larger than x.
+magnitude faster at products than at broadcasting, and no temporary is larger than x. Parts of a tensor are slices, not
+``mint.split``: that makes views, and graph mode gave the gradients of one layer's parameters to another's.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Optional, Tuple
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor, mint, ops
 from mindspore.ops import constexpr
 
 from ms_mhc.backends.registry import Backend, Kernels
@@ -30,9 +31,14 @@ def _float32(x: Tensor) -> Tensor:
     return ops.cast(x, ms.float32)
 
 
+@constexpr
+def _identity(n: int) -> Tensor:
+    return Tensor(np.eye(n, dtype=np.float32))
+
+
 def _sum_over_tokens(rows: Tensor) -> Tensor:
     """[T, F] to [F]. As a product: MindSpore's CPU sum over a long leading axis loses a decimal digit in fp32."""
-    return _matmul_tn(ops.ones_like(rows[:, :1]), rows)[0]
+    return _matmul(mint.ones((1, rows.shape[0]), dtype=ms.float32), rows).reshape(-1)
 
 
 def mhc_pre_forward(
@@ -51,12 +57,12 @@ def mhc_pre_forward(
     if gamma is not None:  # (x * gamma) @ phi.T = x @ (phi * gamma).T
         phi = phi * gamma.reshape(1, n * d)
 
-    inv_rms = 1.0 / ops.sqrt((flat * flat).sum(-1, keepdims=True) / (n * d) + norm_eps)
+    inv_rms = 1.0 / ops.sqrt(mint.sum(flat * flat, -1, True) / (n * d) + norm_eps)
     h_mix = _matmul_nt(flat, phi)
     h_1 = h_mix * inv_rms
-    h_pre = ops.sigmoid(h_1[:, :n] * alpha[0] + bias[:n]) + hc_eps
-    h_post = 2.0 * ops.sigmoid(h_1[:, n : 2 * n] * alpha[1] + bias[n : 2 * n])
-    h_res = h_1[:, 2 * n :] * alpha[2] + bias[2 * n :]
+    h_pre = ops.sigmoid(h_1[:, :n] * alpha[0:1] + bias[:n]) + hc_eps
+    h_post = 2.0 * ops.sigmoid(h_1[:, n : 2 * n] * alpha[1:2] + bias[n : 2 * n])
+    h_res = h_1[:, 2 * n :] * alpha[2:3] + bias[2 * n :]
     h_in = _bmm(h_pre.reshape(-1, 1, n), x)
     return (
         ops.cast(h_in.reshape(tokens + (d,)), dtype),
@@ -97,19 +103,20 @@ def mhc_pre_backward(
     h_pre_2_grad = h_pre_grad * s * (1.0 - s)
     h_post_2_grad = grad_h_post.reshape(-1, n) * h_post * (1.0 - h_post / 2.0)
     h_res_2_grad = grad_h_res.reshape(-1, n * n)
-    h_2_grad = ops.concat((h_pre_2_grad, h_post_2_grad, h_res_2_grad), -1)
+    h_2_grad = mint.cat((h_pre_2_grad, h_post_2_grad, h_res_2_grad), -1)
     grad_bias = _sum_over_tokens(h_2_grad)
     alpha_terms = _sum_over_tokens(h_2_grad * (h_mix * inv_rms))
-    grad_alpha = ops.stack((alpha_terms[:n].sum(), alpha_terms[n : 2 * n].sum(), alpha_terms[2 * n :].sum()))
+    parts = (alpha_terms[:n], alpha_terms[n : 2 * n], alpha_terms[2 * n :])
+    grad_alpha = mint.cat([mint.sum(part, 0, True) for part in parts])
 
     # the product with phi
-    h_mix_tmp_grad = ops.concat((h_pre_2_grad * alpha[0], h_post_2_grad * alpha[1], h_res_2_grad * alpha[2]), -1)
+    h_mix_tmp_grad = mint.cat((h_pre_2_grad * alpha[0:1], h_post_2_grad * alpha[1:2], h_res_2_grad * alpha[2:3]), -1)
     h_mix_grad = h_mix_tmp_grad * inv_rms
-    inv_rms_grad = (h_mix_tmp_grad * h_mix).sum(-1, keepdims=True)
+    inv_rms_grad = mint.sum(h_mix_tmp_grad * h_mix, -1, True)
     grad_phi = _matmul_tn(h_mix_grad, x.reshape(-1, n * d))  # so far without gamma
     grad_gamma = None
     if gamma is not None:
-        grad_gamma = (phi * grad_phi).sum(0).reshape(n, d)
+        grad_gamma = mint.sum(phi * grad_phi, 0).reshape(n, d)
         scale = gamma.reshape(1, n * d)
         grad_phi = grad_phi * scale
         phi = phi * scale
@@ -117,7 +124,7 @@ def mhc_pre_backward(
     coefficient = inv_rms_grad * inv_rms * inv_rms * inv_rms * (-1.0 / (n * d))
     grad_x = (
         _bmm(h_pre.reshape(-1, n, 1), grad_h_in)
-        + _bmm(coefficient.reshape(-1, 1, 1) * ops.eye(n, n, ms.float32), x)
+        + _bmm(coefficient.reshape(-1, 1, 1) * _identity(n), x)
         + _matmul(h_mix_grad, phi).reshape(-1, n, d)
     )
     if grad_x_post is not None:
@@ -181,11 +188,11 @@ def mhc_sinkhorn_backward(
     grad = grad.reshape(-1, n, n)
     if recipe == "deepseek_v4":
         softmax = start - eps
-        return (softmax * (grad - (grad * softmax).sum(-1, keepdims=True))).reshape(shape)
+        return (softmax * (grad - mint.sum(grad * softmax, -1, True))).reshape(shape)
     # exp(x - rowmax): the largest entry of each row (the first of equals) is a function of x as well
     grad = grad * start
     largest = ops.one_hot(ops.argmax(h_res, -1), n, Tensor(1.0, ms.float32), Tensor(0.0, ms.float32))
-    return (grad - largest * grad.sum(-1, keepdims=True)).reshape(shape)
+    return (grad - largest * mint.sum(grad, -1, True)).reshape(shape)
 
 
 def mhc_post_forward(x: Tensor, h_res: Optional[Tensor], h_out: Tensor, h_post: Tensor) -> Tensor:
