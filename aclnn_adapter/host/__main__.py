@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Dict, List, NoReturn, Optional, Sequence, Tuple
 
-from .build import CACHE_VARIABLE, BuildError, Variant, compiler_problem, installation
+from .build import CACHE_VARIABLE, BuildError, Variant, installation
 from .mindspore_needs import MindSporeMissing
 
 EXIT_CANNOT_BUILD = 69  # EX_UNAVAILABLE

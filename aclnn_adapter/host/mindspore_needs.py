@@ -41,7 +41,7 @@ class Wheel:
     version: str
 
     @staticmethod
-    def installed() -> "Wheel":
+    def installed() -> Wheel:
         """The MindSpore of this interpreter, without importing it."""
         spec = importlib.util.find_spec("mindspore")
         if spec is None or spec.origin is None:

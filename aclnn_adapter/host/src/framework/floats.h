@@ -24,13 +24,15 @@ To bit_cast(From from) {
 
 inline float to_float(BFloat16 value) { return bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16); }
 
-// The exponent is moved by a multiplication, which is exact for subnormal numbers too.
+// Subnormal numbers go by way of integers: libraries that MindSpore loads make the processor take subnormal floats,
+// which a shifted pattern would be, for zero.
 inline float to_float(Half value) {
   const std::uint32_t sign = static_cast<std::uint32_t>(value.bits & 0x8000U) << 16;
-  const std::uint32_t rest = static_cast<std::uint32_t>(value.bits & 0x7FFFU) << 13;
-  const std::uint32_t infinite = rest | 0x7F800000U;
-  const std::uint32_t finite = bit_cast<std::uint32_t>(bit_cast<float>(rest) * 0x1p112F);
-  return bit_cast<float>(sign | (rest >= 0x0F800000U ? infinite : finite));
+  const std::uint32_t magnitude = value.bits & 0x7FFFU;
+  const auto subnormal = bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-24F);
+  const std::uint32_t normal = (magnitude << 13) + (112U << 23);
+  const std::uint32_t infinite = (magnitude << 13) | 0x7F800000U;
+  return bit_cast<float>(sign | (magnitude < 0x400U ? subnormal : magnitude < 0x7C00U ? normal : infinite));
 }
 
 // Rounds to nearest, ties to even.

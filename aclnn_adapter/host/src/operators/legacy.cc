@@ -144,12 +144,28 @@ void derivative(const LegacyCall &call) {
   map<float>([](float y, float g) { return Function::of(y, g); }, call.output(), call.input(0), call.input(1));
 }
 
-void square(const LegacyCall &call) {
-  map_in(compute_type(call.input(0).dtype), [](auto x) { return x * x; }, call.output(), call.input(0));
+struct Square { template <typename T> static T of(T x) { return x * x; } };
+struct Neg { template <typename T> static T of(T x) { return -x; } };
+struct Sqrt { template <typename T> static T of(T x) { return static_cast<T>(std::sqrt(x)); } };
+struct Exp { template <typename T> static T of(T x) { return static_cast<T>(std::exp(x)); } };
+
+template <typename Function>
+void unary(const LegacyCall &call) {
+  map_in(compute_type(call.input(0).dtype), [](auto x) { return Function::of(x); }, call.output(), call.input(0));
 }
 
-void bias_add(const LegacyCall &call) {
-  map<float>([](float x, float b) { return x + b; }, call.output(), call.input(0), call.input(1));
+struct Add { template <typename T> static T of(T a, T b) { return a + b; } };
+struct Sub { template <typename T> static T of(T a, T b) { return a - b; } };
+struct Mul { template <typename T> static T of(T a, T b) { return a * b; } };
+struct Div { template <typename T> static T of(T a, T b) { return a / b; } };
+struct Maximum { template <typename T> static T of(T a, T b) { return a > b ? a : b; } };
+struct Minimum { template <typename T> static T of(T a, T b) { return a < b ? a : b; } };
+struct Pow { template <typename T> static T of(T a, T b) { return static_cast<T>(std::pow(a, b)); } };
+
+template <typename Function>
+void binary(const LegacyCall &call) {
+  map_in(compute_type(call.input(0).dtype), [](auto a, auto b) { return Function::of(a, b); }, call.output(),
+         call.input(0), call.input(1));
 }
 
 void bias_add_grad(const LegacyCall &call) {
@@ -177,17 +193,25 @@ struct Entry {
 };
 
 constexpr Entry kEntries[] = {
+  {"Add", binary<Add>},
   {"AddN", add_n},
   {"Assign", assign<0>},
   {"AssignAdd", assign<1>},
   {"AssignSub", assign<-1>},
-  {"BiasAdd", bias_add},
+  {"BiasAdd", binary<Add>},
   {"BiasAddGrad", bias_add_grad},
   {"BroadcastTo", copy},
   {"Cast", copy},
+  {"Exp", unary<Exp>},
   {"GatherV2", gather},
+  {"Maximum", binary<Maximum>},
+  {"Minimum", binary<Minimum>},
+  {"Mul", binary<Mul>},
+  {"Neg", unary<Neg>},
   {"OnesLike", fill_like<1>},
   {"Pack", pack},
+  {"Pow", binary<Pow>},
+  {"RealDiv", binary<Div>},
   {"ReciprocalGrad", derivative<ReciprocalGrad>},
   {"ReduceMax", reduce<Reduction::kMax>},
   {"ReduceMean", reduce<Reduction::kMean>},
@@ -196,10 +220,12 @@ constexpr Entry kEntries[] = {
   {"RsqrtGrad", derivative<RsqrtGrad>},
   {"SigmoidGrad", derivative<SigmoidGrad>},
   {"Slice", slice},
+  {"Sqrt", unary<Sqrt>},
   {"SqrtGrad", derivative<SqrtGrad>},
-  {"Square", square},
+  {"Square", unary<Square>},
   {"StridedSlice", strided_slice},
   {"StridedSliceGrad", strided_slice_grad},
+  {"Sub", binary<Sub>},
   {"TanhGrad", derivative<TanhGrad>},
   {"TensorMove", copy},
   {"Tile", tile},

@@ -93,8 +93,8 @@ HOST_API aclError aclUpdateDataBuffer(aclDataBuffer *buffer, void *data, std::si
 
 HOST_API void *aclGetDataBufferAddr(const aclDataBuffer *buffer) { return buffer->data; }
 
-HOST_API aclopAttr *aclopCreateAttr() { return counted(new aclopAttr); }
-HOST_API void aclopDestroyAttr(const aclopAttr *attr) { destroy(attr); }
+HOST_API aclopAttr *aclopCreateAttr() { return new aclopAttr; }  // not counted: MindSpore never destroys them
+HOST_API void aclopDestroyAttr(const aclopAttr *attr) { delete attr; }
 
 HOST_API aclError aclopSetAttrBool(aclopAttr *attr, const char *name, std::uint8_t value) {
   return set(attr, name, {static_cast<double>(value)});
