@@ -91,7 +91,7 @@ class _MhcPre(_Operator):
 
 
 class _MhcPreBackward(_Operator):
-    """The backward of MhcPre as an operator of its own."""
+    """The backward of MhcPre as an operator of its own. Without gamma there is no fifth output, not even ``None``."""
 
     def __init__(self, kernels: registry.Kernels, hc_eps: float) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class _MhcPreBackward(_Operator):
         gamma: Optional[Tensor],
         grad_x_post: Optional[Tensor],
     ) -> Tuple[Optional[Tensor], ...]:
-        return self.backward(
+        grads = self.backward(
             x,
             phi,
             alpha,
@@ -128,6 +128,7 @@ class _MhcPreBackward(_Operator):
             grad_x_post,
             self.hc_eps,
         )
+        return grads[:4] if gamma is None else grads
 
 
 class _MhcSinkhorn(_Operator):
@@ -341,7 +342,8 @@ def mhc_pre_backward(
 
     Returns:
         ``(grad_x, grad_phi, grad_alpha, grad_bias, grad_gamma)``: grad_x in the dtype of x, the others in float32;
-        grad_gamma is ``None`` when gamma is.
+        grad_gamma is ``None`` when gamma is. (A graph of your own must not return that ``None``: MindSpore 2.10 aborts
+        on a compiled graph that contains a custom kernel and returns ``None``.)
 
     Raises:
         TypeError, ValueError, RuntimeError: as :func:`mhc_pre`.
@@ -362,7 +364,9 @@ def mhc_pre_backward(
         spec(h_pre),
         spec(h_post),
     )
-    return cell(x, phi, alpha, grad_h_in, grad_h_post, grad_h_res, inv_rms, h_mix, h_pre, h_post, gamma, grad_x_post)
+    grads = cell(x, phi, alpha, grad_h_in, grad_h_post, grad_h_res, inv_rms, h_mix, h_pre, h_post, gamma, grad_x_post)
+    # joined here, outside the cell: MindSpore aborts on a graph with a custom kernel that returns None
+    return grads + (None,) if gamma is None else grads
 
 
 @constexpr(check=False)

@@ -140,34 +140,5 @@ def test_ten_shapes_compile_once(monkeypatch: pytest.MonkeyPatch) -> None:
         got_loss, got_grads = dynamic[shapes[index]]
         assert float(got_loss) == pytest.approx(float(loss), rel=1e-5)
         for one, other in zip(grads, got_grads):
-            assert_close("gradient", other, as_numpy(one))
+            assert_close("gradient", other, as_numpy(one), noise=1e-4)  # of two backends in fp32
     ms.set_context(mode=before)
-
-
-MEMORY = """
-import json, sys
-import numpy as np, mindspore as ms
-from mindspore import Tensor, nn, ops
-from ms_mhc import HyperConnection, expand_streams, merge_streams
-ms.set_context(mode=ms.PYNATIVE_MODE)
-recompute = sys.argv[1] == "1"
-class Network(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.SequentialCell([HyperConnection(4, 256, nn.Dense(256, 256)) for _ in range(8)])
-        if recompute:
-            for layer in self.layers:
-                layer.recompute()
-    def construct(self, h):
-        return (merge_streams(self.layers(expand_streams(h, 4))) ** 2).mean()
-network = Network()
-h = Tensor(np.random.default_rng(0).normal(size=(8, 256, 256)).astype(np.float32))
-step = ops.value_and_grad(network, None, list(network.trainable_params()))
-peak = []
-for _ in range(2):
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # the peak starts anew
-    step(h)[0].asnumpy()
-    peak.append(int(next(l for l in open("/proc/self/status") if l.startswith("VmHWM")).split()[1]) // 1024)
-print(json.dumps(peak))
-"""

@@ -59,8 +59,9 @@ void pre_backward_gates(const PreBackward &a, const PreLayout &l, int64_t begin,
     // the gates' gradients before alpha
     all_stream_dots<kN>(grad_h_in + token * d, x + token * l.nd, n, d, grad_mix);
     for (int64_t k = 0; k < n; ++k) {
-      const float s = a.h_pre[token * n + k] - a.hc_eps;
-      grad_mix[k] *= s * (1.0f - s);
+      // 1 - s as (1 - h_pre) + hc_eps: near s = 1 the difference of the rounded s would keep few digits
+      const float h = a.h_pre[token * n + k];
+      grad_mix[k] *= (h - a.hc_eps) * ((1.0f - h) + a.hc_eps);
     }
     for (int64_t k = 0; k < n; ++k) {
       const float h = a.h_post[token * n + k];

@@ -100,7 +100,8 @@ def mhc_pre_backward(
     # the gates
     h_pre_grad = _bmm(x, grad_h_in.reshape(-1, d, 1)).reshape(-1, n)
     s = h_pre - hc_eps
-    h_pre_2_grad = h_pre_grad * s * (1.0 - s)
+    # 1 - s as (1 - h_pre) + hc_eps: near s = 1 the difference of the rounded s would keep few digits
+    h_pre_2_grad = h_pre_grad * s * ((1.0 - h_pre) + hc_eps)
     h_post_2_grad = grad_h_post.reshape(-1, n) * h_post * (1.0 - h_post / 2.0)
     h_res_2_grad = grad_h_res.reshape(-1, n * n)
     h_2_grad = mint.cat((h_pre_2_grad, h_post_2_grad, h_res_2_grad), -1)

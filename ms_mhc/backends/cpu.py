@@ -141,13 +141,15 @@ class _MhcPreBackward(nn.Cell):
     ) -> Tuple[Optional[Tensor], ...]:
         required = (x, phi, alpha, grad_h_in, grad_h_post, grad_h_res, inv_rms, h_mix, h_pre, h_post)
         scalars = _scalars(hc_eps)
-        if gamma is None:
+        if gamma is not None:
             if grad_x_post is None:
-                return self.plain(*required, scalars) + (None,)
-            return self.plain_shared(*required, grad_x_post, scalars) + (None,)
+                return self.scaled(*required, gamma, scalars)
+            return self.scaled_shared(*required, gamma, grad_x_post, scalars)
         if grad_x_post is None:
-            return self.scaled(*required, gamma, scalars)
-        return self.scaled_shared(*required, gamma, grad_x_post, scalars)
+            grad_x, grad_phi, grad_alpha, grad_bias = self.plain(*required, scalars)
+        else:
+            grad_x, grad_phi, grad_alpha, grad_bias = self.plain_shared(*required, grad_x_post, scalars)
+        return grad_x, grad_phi, grad_alpha, grad_bias, None
 
 
 class _MhcSinkhornForward(nn.Cell):
