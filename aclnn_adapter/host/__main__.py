@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 from typing import Dict, List, NoReturn, Optional, Sequence, Tuple
 
 from .build import CACHE_VARIABLE, BuildError, Variant, installation
-from .mindspore_needs import MindSporeMissing
+from .mindspore_needs import MindSporeMissingError
 
 EXIT_CANNOT_BUILD = 69  # EX_UNAVAILABLE
 SOCS = ("Ascend950PR_9579", "Ascend910B1", "Ascend910_9382")
@@ -52,7 +53,8 @@ def split(arguments: Sequence[str]) -> Tuple[List[str], List[str]]:
 
 def environment(options: argparse.Namespace) -> Dict[str, str]:
     """The environment in which a program finds the host CANN."""
-    hidden = {name[: -len("GetWorkspaceSize")] if name.endswith("GetWorkspaceSize") else name for name in options.without}
+    suffix = "GetWorkspaceSize"  # either of an operator's two entry points hides both
+    hidden = {name[: -len(suffix)] if name.endswith(suffix) else name for name in options.without}
     root = installation(Variant(tuple(sorted(hidden)), options.cann_header == "old"))
     libraries = root / "lib64"
     env = dict(os.environ)
@@ -64,7 +66,7 @@ def environment(options: argparse.Namespace) -> Dict[str, str]:
         CANN_HOST_SOC=options.soc,
         CANN_HOST_EXECUTOR_REUSE=options.executor_reuse,
         CANN_HOST_CHECK_LEAKS="1" if options.check_leaks else "0",
-        CANN_HOST_TRACE=os.path.abspath(options.trace) if options.trace else "",
+        CANN_HOST_TRACE=str(Path(options.trace).absolute()) if options.trace else "",
         CANN_HOST_PROCESS=str(os.getpid()),  # stays the same when this process turns into the program
     )
     return env
@@ -80,7 +82,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> NoReturn:
     options = parser().parse_args(own)
     try:
         env = environment(options)
-    except (BuildError, MindSporeMissing) as problem:
+    except (BuildError, MindSporeMissingError) as problem:
         sys.exit(_complain(str(problem)))
     if options.where:
         print(env["ASCEND_HOME_PATH"])

@@ -66,8 +66,8 @@ def cache_root() -> Path:
     """Where built installations are kept."""
     if os.environ.get(CACHE_VARIABLE):
         return Path(os.environ[CACHE_VARIABLE]).absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base).absolute() / "aclnn-host-cann"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base).absolute() if base else Path.home() / ".cache") / "aclnn-host-cann"
 
 
 def installation(variant: Variant) -> Path:
@@ -166,8 +166,13 @@ def _compile_all(jobs: Sequence[Tuple[Path, Path]]) -> None:
         folder: _digest([h.read_bytes() for h in sorted([*folder.rglob("*.h"), _CSRC / "mhc.h"])])
         for folder in (_SOURCES, _CSRC)
     }
+
+    def run(job: Tuple[Path, Path]) -> None:
+        source, target = job
+        _compile_one(source, target, headers[_CSRC if source.parent == _CSRC else _SOURCES])
+
     with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
-        list(pool.map(lambda job: _compile_one(*job, headers[_CSRC if job[0].parent == _CSRC else _SOURCES]), jobs))
+        list(pool.map(run, jobs))
 
 
 def _compile_one(source: Path, target: Path, headers: str) -> None:
@@ -177,15 +182,16 @@ def _compile_one(source: Path, target: Path, headers: str) -> None:
         flags += _WARNINGS
     if target.parent.name == "ge":
         flags.append(_OLD_STRINGS)
-    known = cache_root() / "objects" / (_digest([source.read_bytes(), headers.encode(), repr(flags).encode(), _machine()]) + ".o")
+    key = _digest([source.read_bytes(), headers.encode(), repr(flags).encode(), _machine()])
+    known = cache_root() / "objects" / f"{key}.o"
     target.parent.mkdir(parents=True, exist_ok=True)
-    if not known.is_file():
-        _run([COMPILER, *flags, "-c", str(source), "-o", str(target)])
-        known.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            os.link(target, known)
-    else:
+    if known.is_file():
         os.link(known, target)
+        return
+    _run([COMPILER, *flags, "-c", str(source), "-o", str(target)])
+    known.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.link(target, known)
 
 
 def _link(root: Path, objects: Path, variant: Variant) -> None:
@@ -200,9 +206,9 @@ def _link(root: Path, objects: Path, variant: Variant) -> None:
         script.write_text("{ local: " + "".join(f"{symbol}; " for symbol in (*_PRIVATE, *hidden)) + "};\n")
         built = sorted(str(o) for folder in folders for o in (objects / folder).rglob("*.o"))
         links = ["-Wl,--no-as-needed", f"-L{libraries}", *(f"-l{n}" for n in needed)]
-        soname = f"-Wl,-soname,{name}.so"
+        linker = [f"-Wl,-soname,{name}.so", "-Wl,-rpath,$ORIGIN", f"-Wl,--version-script={script}", *options]
         output = str(libraries / f"{name}.so")
-        _run([COMPILER, "-shared", "-fopenmp", soname, "-o", output, *built, *links, "-Wl,-rpath,$ORIGIN", f"-Wl,--version-script={script}", *options])
+        _run([COMPILER, "-shared", "-fopenmp", "-o", output, *built, *links, *linker])
         script.unlink()
 
     library("libascendcl", ["runtime"], [])
@@ -230,6 +236,6 @@ def _operators(objects: Path) -> Set[str]:
 
 
 def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LD_PRELOAD": ""})
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, "LD_PRELOAD": ""})
     if done.returncode:
         raise BuildError(f"the compiler failed:\n{' '.join(command)}\n{done.stderr}")

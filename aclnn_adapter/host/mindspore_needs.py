@@ -29,7 +29,7 @@ _PRINTABLE = range(0x20, 0x7F)
 _DLOPENED = re.compile(r"ORIGIN_METHOD\w*\((\w+),")
 
 
-class MindSporeMissing(RuntimeError):
+class MindSporeMissingError(RuntimeError):
     """MindSpore cannot be found, or it comes without the Ascend plugin."""
 
 
@@ -45,10 +45,12 @@ class Wheel:
         """The MindSpore of this interpreter, without importing it."""
         spec = importlib.util.find_spec("mindspore")
         if spec is None or spec.origin is None:
-            raise MindSporeMissing("MindSpore is not installed in this Python; the host CANN serves MindSpore's wheel")
+            raise MindSporeMissingError(
+                "MindSpore is not installed in this Python; the host CANN serves MindSpore's wheel"
+            )
         root = Path(spec.origin).parent
         if not (root / "lib/plugin/ascend").is_dir():
-            raise MindSporeMissing(f"{root} comes without the Ascend plugin (lib/plugin/ascend)")
+            raise MindSporeMissingError(f"{root} comes without the Ascend plugin (lib/plugin/ascend)")
         version_file = root / "version.py"
         match = re.search(r"['\"]([0-9][^'\"]*)['\"]", version_file.read_text()) if version_file.is_file() else None
         return Wheel(root, match.group(1) if match else "unknown")

@@ -22,9 +22,12 @@ EMPTY_LIBRARIES = (
 )
 
 
+_EXPORTED = 'extern "C" __attribute__((visibility("default")))'
+
+
 def c_stubs(names: Iterable[str]) -> str:
     """C functions that do nothing and return 0, success."""
-    return "".join(f'extern "C" __attribute__((visibility("default"))) long {name}() {{ return 0; }}\n' for name in names)
+    return "".join(f"{_EXPORTED} long {name}() {{ return 0; }}\n" for name in names)
 
 
 def cxx_stubs(mangled: Set[str]) -> str:
@@ -34,10 +37,10 @@ def cxx_stubs(mangled: Set[str]) -> str:
     more would overwrite their neighbours. Everything else returns its first argument, so that chains of calls hold.
     """
     constructed = elf.constructors(mangled)
-    lines = ["#include <cstring>", "#define STUB extern \"C\" __attribute__((visibility(\"default\"))) void *"]
+    lines = ["#include <cstring>"]
     for number, name in enumerate(sorted(mangled)):
         clears = name in constructed and "Register" not in constructed[name]
         body = "std::memset(self, 0, 16); return self;" if clears else "return self;"
-        lines.append(f'STUB stub{number}(void *self) __asm__("{name}");')
+        lines.append(f'{_EXPORTED} void *stub{number}(void *self) __asm__("{name}");')
         lines.append(f"void *stub{number}(void *self) {{ {body} }}")
     return "\n".join(lines) + "\n"

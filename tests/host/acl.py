@@ -128,7 +128,13 @@ def example(
     operator = OPERATORS[name]
     rng = np.random.default_rng(seed)
     iterations = int(attrs.get("numIters", 20))
-    sizes: Dict[str, Tuple[int, ...]] = {"T": tuple(tokens), "N": (n,), "D": (d,), "F": (n * n + 2 * n,), "I": (iterations,)}
+    sizes: Dict[str, Tuple[int, ...]] = {
+        "T": tuple(tokens),
+        "N": (n,),
+        "D": (d,),
+        "F": (n * n + 2 * n,),
+        "I": (iterations,),
+    }
     values: Dict[str, Any] = {}
     for argument in operator.arguments:
         if argument.role == "attr":

@@ -74,7 +74,9 @@ op, v = example("aclnnMhcPost")
 want = Call("aclnnMhcPost", *v.values()).run()["out"]
 late = prepared(x=DeviceTensor(v["x"], address=0))
 data = DeviceTensor(v["x"])
-setter = lambda index, tensor: opapi.aclSetTensorAddr(late.executor, ctypes.c_size_t(index), ctypes.c_void_p(tensor.handle), data.memory)
+def setter(index, tensor):
+    handle = ctypes.c_void_p(tensor.handle)
+    return opapi.aclSetTensorAddr(late.executor, ctypes.c_size_t(index), handle, data.memory)
 refused(setter(1, late.tensors[0]), "is not the one whose address is set")
 refused(setter(7, late.tensors[0]), "does not have")
 assert setter(0, late.tensors[0]) == 0 and late.second_phase() == 0
@@ -123,7 +125,8 @@ def test_what_is_left_at_exit_is_counted(host: Host) -> None:
 def test_a_repeatable_executor_at_exit_is_a_cache_not_a_leak(host: Host) -> None:
     cached = _COMMON + "call = prepared()\nassert opapi.aclSetAclOpExecutorRepeatable(call.executor) == 0\n"
     errors = host.run(cached, "--check-leaks").errors
-    assert "nothing left" in errors and "repeatable executors in caches: aclnnMhcPost 1" in errors
+    assert "nothing left" in errors
+    assert "repeatable executors in caches: aclnnMhcPost 1" in errors
 
 
 def test_copies_beyond_device_memory_are_refused(host: Host) -> None:
@@ -133,7 +136,8 @@ def test_copies_beyond_device_memory_are_refused(host: Host) -> None:
 tensor = DeviceTensor(np.ones(1024, np.float32))
 host = np.zeros(4096, np.float32)
 def copy(to, source, size, kind, room=None):
-    return runtime.aclrtMemcpy(ctypes.c_void_p(to), ctypes.c_size_t(room or size), ctypes.c_void_p(source), ctypes.c_size_t(size), kind)
+    room, size = ctypes.c_size_t(room or size), ctypes.c_size_t(size)
+    return runtime.aclrtMemcpy(ctypes.c_void_p(to), room, ctypes.c_void_p(source), size, kind)
 device = tensor.memory.value
 assert copy(host.ctypes.data, device, 4096, 2) == 0 and host[:1024].all() and not host[1024:].any()
 refused(copy(host.ctypes.data, device, 16384, 2), "not mapped device memory")

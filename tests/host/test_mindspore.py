@@ -58,13 +58,16 @@ def test_one_training_step_is_one_call_each_with_the_contracts_arguments(host: H
     result = host.run(_STEP, "--check-leaks", "--executor-reuse", reuse)
     launched = [c["operator"] for c in result.trace if c["phase"] == 2]
     assert [name for name in launched if "Mhc" in name] == ["aclnnMhcPre", "aclnnMhcPreBackward"]
-    assert "nothing left" in result.errors and "Mhc" not in result.errors  # the graph gave its executors up
+    assert "nothing left" in result.errors
+    assert "Mhc" not in result.errors  # the graph gave its executors up
     assert not [name for name in launched if "Add" in name or "Zero" in name]
     for operator in (MHC_PRE, MHC_PRE_BACKWARD):
         (call,) = result.calls(operator.name)
         shown = [(a["name"], a["role"], a["c_type"], a["null"]) for a in call["arguments"]]
         assert shown == [(a.name, a.role, a.c_type, False) for a in operator.arguments]
-        assert call["repeatable"] == (reuse == "on") and call["workspace"] > 0 and call["status"] == 0
+        assert call["repeatable"] == (reuse == "on")
+        assert call["workspace"] > 0
+        assert call["status"] == 0
 
 
 def test_a_jitted_step_in_pynative_mode(host: Host) -> None:
@@ -102,11 +105,13 @@ assert used[49] == used[7], used
 
 def test_a_hidden_operator_is_not_found(host: Host) -> None:
     result = host.run(_EXPLICIT % True, "--without", "aclnnMhcPre", expect=1)
-    assert "aclnnMhcPreGetWorkspaceSize not in" in result.errors
+    # MindSpore then looks for the operator in the older interface, where it is not either
+    assert "MhcPre: the host CANN has neither an aclnn entry point" in result.errors
     look = """
 import ctypes, os
 library = ctypes.CDLL(os.environ["ASCEND_HOME_PATH"] + "/lib64/libopapi.so")
-print([hasattr(library, name) for name in ("aclnnMhcPre", "aclnnMhcPreGetWorkspaceSize", "aclnnMhcPreV2", "aclnnMhcPost")])
+names = "aclnnMhcPre", "aclnnMhcPreGetWorkspaceSize", "aclnnMhcPreV2", "aclnnMhcPost"
+print([hasattr(library, name) for name in names])
 """
     assert host.run(look, "--without", "aclnnMhcPre").output.split("\n")[0] == "[False, False, True, True]"
     unknown = host.run(look, "--without", "aclnnNoSuchThing", expect=69)
@@ -147,7 +152,8 @@ def test_two_processes_at_once_build_once_and_both_work(host: Host) -> None:
     ]
     outputs = [p.communicate(timeout=600)[0] for p in processes]
     assert [p.returncode for p in processes] == [0, 0]
-    assert outputs[0] == outputs[1] and outputs[0].startswith(str(host.folder / "fresh"))
+    assert outputs[0] == outputs[1]
+    assert outputs[0].startswith(str(host.folder / "fresh"))
     left = sorted(p.name for p in next((host.folder / "fresh").glob("mindspore-*")).iterdir())
     assert left == ["lock", "objects", "plain"]
 
@@ -155,7 +161,8 @@ def test_two_processes_at_once_build_once_and_both_work(host: Host) -> None:
 def test_a_missing_compiler_is_said_in_words(host: Host) -> None:
     host.environment.update(CANN_HOST_CACHE=str(host.folder / "fresh"), PATH="/nowhere")
     result = host.run("print('ran')", expect=69)
-    assert "needs a C++ compiler" in result.errors and "ran" not in result.output
+    assert "needs a C++ compiler" in result.errors
+    assert "ran" not in result.output
 
 
 def test_the_exit_status_and_arguments_are_the_programs(host: Host) -> None:

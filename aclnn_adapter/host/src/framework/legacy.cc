@@ -26,10 +26,23 @@ Tensor as_tensor(const aclTensorDesc &desc, const aclDataBuffer &buffer, const s
   return tensor;
 }
 
+std::string describe(const LegacyCall &call) {
+  std::string result;
+  for (const Tensor &input : call.inputs) result += " " + input.describe();
+  result += " ->";
+  for (const Tensor &output : call.outputs) result += " " + output.describe();
+  for (const auto &[name, values] : call.attributes.numbers) {
+    result += text(", ", name, "=");
+    for (double value : values) result += text(value, " ");
+  }
+  for (const auto &[name, value] : call.attributes.texts) result += text(", ", name, "=", value);
+  return result;
+}
+
 void run(const std::string &type, const LegacyCall &call) {
   const auto found = kernels().find(type);
   require(found != kernels().end(), kNoKernel, type, ": the host CANN has neither an aclnn entry point nor a kernel of ",
-          "the older interface for this operator");
+          "the older interface for this operator:", describe(call));
   found->second(call);
 }
 
@@ -46,10 +59,13 @@ std::shared_ptr<Executor> shown(const std::string &type, const LegacyCall &call)
 
 }  // namespace
 
-std::int64_t LegacyCall::number(const std::string &name, std::int64_t otherwise) const {
+double LegacyCall::real(const std::string &name, double otherwise) const {
   const auto found = attributes.numbers.find(name);
-  return found == attributes.numbers.end() || found->second.empty() ? otherwise
-                                                                    : static_cast<std::int64_t>(found->second[0]);
+  return found == attributes.numbers.end() || found->second.empty() ? otherwise : found->second[0];
+}
+
+std::int64_t LegacyCall::number(const std::string &name, std::int64_t otherwise) const {
+  return static_cast<std::int64_t>(real(name, static_cast<double>(otherwise)));
 }
 
 void serve(const char *type, LegacyKernel kernel) { kernels()[type] = kernel; }

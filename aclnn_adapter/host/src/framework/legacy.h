@@ -19,6 +19,7 @@ struct HOST_API LegacyCall {
   const Tensor &input(std::size_t index) const { return inputs.at(index); }
   const Tensor &output(std::size_t index = 0) const { return outputs.at(index); }
   std::int64_t number(const std::string &name, std::int64_t otherwise) const;
+  double real(const std::string &name, double otherwise) const;
 };
 
 using LegacyKernel = void (*)(const LegacyCall &call);

@@ -56,6 +56,23 @@ void select(const Tensor &self, std::size_t axis, const Tensor &index, const Ten
   }
 }
 
+void one_hot(const Tensor &self, const Tensor &on, const Tensor &off, std::size_t axis, const Tensor &out) {
+  double hot = 0, cold = 0;
+  load(on, 0, 1, 1, &hot);
+  load(off, 0, 1, 1, &cold);
+  map<double>([cold] { return cold; }, out);
+  const auto indices = read_indices(self);
+  const Shape dense = contiguous_strides(self.shape);
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    if (indices[i] < 0 || indices[i] >= out.shape[axis]) continue;
+    std::int64_t offset = indices[i] * out.strides[axis];
+    for (std::size_t k = 0; k < self.rank(); ++k) {
+      offset += static_cast<std::int64_t>(i) / dense[k] % self.shape[k] * out.strides[k < axis ? k : k + 1];
+    }
+    store(&hot, out, offset, 1, 1);
+  }
+}
+
 namespace {
 
 Plan embedding(const Tensor &weight, const Tensor &indices, Tensor &out) {
@@ -137,26 +154,11 @@ Plan scatter_add(const Tensor &self, std::int64_t axis, const Tensor &index, con
   }};
 }
 
-Plan one_hot(const Tensor &self, std::int64_t classes, const Tensor &on, const Tensor &off, std::int64_t axis,
-             Tensor &out) {
+Plan one_hot_plan(const Tensor &self, std::int64_t classes, const Tensor &on, const Tensor &off, std::int64_t axis,
+                  Tensor &out) {
   const std::size_t counted = axis_of(axis, out.rank());
   require(out.shape[counted] == classes, kInvalid, "aclnnOneHot: ", classes, " classes in ", out.describe());
-  return {[&, counted] {
-    double hot = 0, cold = 0;
-    load(on, 0, 1, 1, &hot);
-    load(off, 0, 1, 1, &cold);
-    map<double>([cold] { return cold; }, out);
-    const auto indices = read_indices(self);
-    const Shape dense = contiguous_strides(self.shape);
-    for (std::size_t i = 0; i < indices.size(); ++i) {
-      if (indices[i] < 0 || indices[i] >= out.shape[counted]) continue;
-      std::int64_t offset = indices[i] * out.strides[counted];
-      for (std::size_t k = 0; k < self.rank(); ++k) {
-        offset += static_cast<std::int64_t>(i) / dense[k] % self.shape[k] * out.strides[k < counted ? k : k + 1];
-      }
-      store(&hot, out, offset, 1, 1);
-    }
-  }};
+  return {[&, counted] { one_hot(self, on, off, counted, out); }};
 }
 
 }  // namespace
@@ -167,4 +169,4 @@ ACLNN_OPERATOR(aclnnEmbeddingDenseBackward, host::embedding_backward)
 ACLNN_OPERATOR(aclnnIndexSelect, host::index_select)
 ACLNN_OPERATOR(aclnnGather, host::gather)
 ACLNN_OPERATOR(aclnnScatterAdd, host::scatter_add)
-ACLNN_OPERATOR(aclnnOneHot, host::one_hot)
+ACLNN_OPERATOR(aclnnOneHot, host::one_hot_plan)

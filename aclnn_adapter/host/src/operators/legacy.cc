@@ -7,6 +7,7 @@
 #include "operators/indexing.h"
 #include "operators/lines.h"
 #include "operators/moving.h"
+#include "operators/normalize.h"
 #include "operators/reduce.h"
 
 namespace host {
@@ -30,6 +31,11 @@ void add_n(const LegacyCall &call) {
 void gather(const LegacyCall &call) {
   const std::int64_t axis = read_list(call.input(2)).at(0);
   select(call.input(0), axis_of(axis, call.input(0).rank()), call.input(1), call.output(), "GatherV2");
+}
+
+void one_hot(const LegacyCall &call) {
+  const std::size_t axis = axis_of(call.number("axis", -1), call.output().rank());
+  one_hot(call.input(0), call.input(2), call.input(3), axis, call.output());
 }
 
 // Rows of the first input added up by segment: the derivative of gather.
@@ -77,6 +83,17 @@ void unpack(const LegacyCall &call) {
     view.shape.erase(view.shape.begin() + static_cast<std::ptrdiff_t>(axis));
     view.strides.erase(view.strides.begin() + static_cast<std::ptrdiff_t>(axis));
     convert(view, call.output(i));
+  }
+}
+
+// Equal pieces; the axis is the first input.
+void split(const LegacyCall &call) {
+  const Tensor &self = call.input(1);
+  const std::size_t axis = axis_of(read_list(call.input(0)).at(0), self.rank());
+  std::int64_t start = 0;
+  for (const Tensor &piece : call.outputs) {
+    convert(narrowed(self, axis, start, piece.shape.at(axis)), piece);
+    start += piece.shape[axis];
   }
 }
 
@@ -174,6 +191,23 @@ void bias_add_grad(const LegacyCall &call) {
   reduce_axes(Reduction::kSum, call.input(0), axes, call.output());
 }
 
+std::size_t first_normalized(const LegacyCall &call, const Tensor &input) {
+  return axis_of(call.number("begin_norm_axis", -1), input.rank());
+}
+
+void layer_norm(const LegacyCall &call) {
+  layer_norm({call.input(0), &call.input(1), &call.input(2), call.output(0), &call.output(1), &call.output(2)},
+             first_normalized(call, call.input(0)), call.real("epsilon", 1e-7), Spread::kVariance);
+}
+
+// The derivative has no attributes: it normalizes over the axes of gamma, with the eps of the forward operator.
+void layer_norm_grad(const LegacyCall &call) {
+  const Tensor &grad = call.input(0), &x = call.input(1), &variance = call.input(2), &mean = call.input(3);
+  const Tensor &gamma = call.input(4);
+  layer_norm_backward({grad, x, mean, variance, &gamma, &call.output(0), &call.output(1), &call.output(2)},
+                      x.rank() - gamma.rank(), call.real("epsilon", 1e-7), Spread::kVariance);
+}
+
 // The first input is the variable, and the output its memory or a copy.
 template <int sign>
 void assign(const LegacyCall &call) {
@@ -204,10 +238,13 @@ constexpr Entry kEntries[] = {
   {"Cast", copy},
   {"Exp", unary<Exp>},
   {"GatherV2", gather},
+  {"LayerNorm", layer_norm},
+  {"LayerNormGrad", layer_norm_grad},
   {"Maximum", binary<Maximum>},
   {"Minimum", binary<Minimum>},
   {"Mul", binary<Mul>},
   {"Neg", unary<Neg>},
+  {"OneHot", one_hot},
   {"OnesLike", fill_like<1>},
   {"Pack", pack},
   {"Pow", binary<Pow>},
@@ -220,6 +257,7 @@ constexpr Entry kEntries[] = {
   {"RsqrtGrad", derivative<RsqrtGrad>},
   {"SigmoidGrad", derivative<SigmoidGrad>},
   {"Slice", slice},
+  {"Split", split},
   {"Sqrt", unary<Sqrt>},
   {"SqrtGrad", derivative<SqrtGrad>},
   {"Square", unary<Square>},

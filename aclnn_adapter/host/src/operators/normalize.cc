@@ -1,4 +1,6 @@
 // Layer normalization and root-mean-square normalization.
+#include "operators/normalize.h"
+
 #include <cmath>
 
 #include "framework/operator.h"
@@ -25,30 +27,6 @@ std::size_t first_normalized(const Tensor &input, std::size_t axes) {
   return input.rank() - axes;
 }
 
-Plan layer_norm(const Tensor &input, const IntArray &normalized, const Tensor *weight, const Tensor *bias, double eps,
-                Tensor &out, Tensor *mean_out, Tensor *rstd_out) {
-  const std::size_t first = first_normalized(input, normalized.values.size());
-  return {[&input, &out, weight, bias, eps, mean_out, rstd_out, first] {
-    const Lines from = Lines::from_axis(input, first), to = Lines::from_axis(out, first);
-    const auto size = static_cast<std::size_t>(from.length());
-    const Line gamma = whole(weight, size, 1), beta = whole(bias, size, 0);
-    for_each_line(from.count(), [&](std::int64_t line) {
-      Line x = from.read(line);
-      double sum = 0, squares = 0;
-      for (float value : x) sum += value;
-      const double mean = sum / static_cast<double>(size);
-      for (float value : x) squares += (value - mean) * (value - mean);
-      const double rstd = 1 / std::sqrt(squares / static_cast<double>(size) + eps);
-      for (std::size_t i = 0; i < size; ++i) {
-        x[i] = static_cast<float>((x[i] - mean) * rstd) * gamma[i] + beta[i];
-      }
-      to.write(line, x);
-      write_number(mean_out, line, static_cast<float>(mean));
-      write_number(rstd_out, line, static_cast<float>(rstd));
-    });
-  }};
-}
-
 // Adds line after line to the gradients of weight and bias, in order, so that they do not depend on threads.
 struct ParameterGradients {
   std::vector<double> weight, bias;
@@ -67,35 +45,70 @@ struct ParameterGradients {
   }
 };
 
-Plan layer_norm_backward(const Tensor &grad_output, const Tensor &input, const IntArray &normalized,
-                         const Tensor &mean, const Tensor &rstd, const Tensor *weight, const Tensor *,
-                         const BoolArray &, Tensor *grad_input, Tensor *grad_weight, Tensor *grad_bias) {
-  const std::size_t first = first_normalized(input, normalized.values.size());
-  return {[&, weight, grad_input, grad_weight, grad_bias, first] {
-    const Lines grads = Lines::from_axis(grad_output, first), inputs = Lines::from_axis(input, first);
-    const auto size = static_cast<std::size_t>(inputs.length());
-    const Line gamma = whole(weight, size, 1);
-    ParameterGradients sums(size);
-    for (std::int64_t line = 0; line < inputs.count(); ++line) {
-      const Line grad = grads.read(line);
-      Line x = inputs.read(line);
-      const float center = read_number(mean, line), scale = read_number(rstd, line);
-      double sum = 0, product = 0;
-      for (std::size_t i = 0; i < size; ++i) {
-        x[i] = (x[i] - center) * scale;
-        sum += static_cast<double>(grad[i]) * gamma[i];
-        product += static_cast<double>(grad[i]) * gamma[i] * x[i];
-      }
-      sums.add(grad, x);
-      if (grad_input == nullptr) continue;
-      const auto mean_sum = static_cast<float>(sum / static_cast<double>(size));
-      const auto mean_product = static_cast<float>(product / static_cast<double>(size));
-      for (std::size_t i = 0; i < size; ++i) x[i] = scale * (grad[i] * gamma[i] - mean_sum - x[i] * mean_product);
-      Lines::from_axis(*grad_input, first).write(line, x);
+}  // namespace
+
+void layer_norm(const LayerNormTensors &t, std::size_t first, double eps, Spread kind) {
+  const Lines from = Lines::from_axis(t.input, first), to = Lines::from_axis(t.out, first);
+  const auto size = static_cast<std::size_t>(from.length());
+  const Line gamma = whole(t.weight, size, 1), beta = whole(t.bias, size, 0);
+  for_each_line(from.count(), [&](std::int64_t line) {
+    Line x = from.read(line);
+    double sum = 0, squares = 0;
+    for (float value : x) sum += value;
+    const double mean = sum / static_cast<double>(size);
+    for (float value : x) squares += (value - mean) * (value - mean);
+    const double variance = squares / static_cast<double>(size), scale = 1 / std::sqrt(variance + eps);
+    for (std::size_t i = 0; i < size; ++i) {
+      x[i] = static_cast<float>((x[i] - mean) * scale) * gamma[i] + beta[i];
     }
-    ParameterGradients::write(sums.weight, grad_weight);
-    ParameterGradients::write(sums.bias, grad_bias);
-  }};
+    to.write(line, x);
+    write_number(t.mean, line, static_cast<float>(mean));
+    write_number(t.spread, line, static_cast<float>(kind == Spread::kVariance ? variance : scale));
+  });
+}
+
+void layer_norm_backward(const LayerNormGradTensors &t, std::size_t first, double eps, Spread kind) {
+  const Lines grads = Lines::from_axis(t.grad_output, first), inputs = Lines::from_axis(t.input, first);
+  const auto size = static_cast<std::size_t>(inputs.length());
+  const Line gamma = whole(t.weight, size, 1);
+  ParameterGradients sums(size);
+  for (std::int64_t line = 0; line < inputs.count(); ++line) {
+    const Line grad = grads.read(line);
+    Line x = inputs.read(line);
+    const float center = read_number(t.mean, line), spread = read_number(t.spread, line);
+    const float scale = kind == Spread::kVariance ? static_cast<float>(1 / std::sqrt(spread + eps)) : spread;
+    double sum = 0, product = 0;
+    for (std::size_t i = 0; i < size; ++i) {
+      x[i] = (x[i] - center) * scale;
+      sum += static_cast<double>(grad[i]) * gamma[i];
+      product += static_cast<double>(grad[i]) * gamma[i] * x[i];
+    }
+    sums.add(grad, x);
+    if (t.grad_input == nullptr) continue;
+    const auto mean_sum = static_cast<float>(sum / static_cast<double>(size));
+    const auto mean_product = static_cast<float>(product / static_cast<double>(size));
+    for (std::size_t i = 0; i < size; ++i) x[i] = scale * (grad[i] * gamma[i] - mean_sum - x[i] * mean_product);
+    Lines::from_axis(*t.grad_input, first).write(line, x);
+  }
+  ParameterGradients::write(sums.weight, t.grad_weight);
+  ParameterGradients::write(sums.bias, t.grad_bias);
+}
+
+namespace {
+
+Plan layer_norm_plan(const Tensor &input, const IntArray &normalized, const Tensor *weight, const Tensor *bias,
+                     double eps, Tensor &out, Tensor *mean, Tensor *rstd) {
+  const std::size_t first = first_normalized(input, normalized.values.size());
+  const LayerNormTensors tensors{input, weight, bias, out, mean, rstd};
+  return {[=] { layer_norm(tensors, first, eps, Spread::kReciprocalDeviation); }};
+}
+
+Plan layer_norm_backward_plan(const Tensor &grad_output, const Tensor &input, const IntArray &normalized,
+                              const Tensor &mean, const Tensor &rstd, const Tensor *weight, const Tensor *,
+                              const BoolArray &, Tensor *grad_input, Tensor *grad_weight, Tensor *grad_bias) {
+  const std::size_t first = first_normalized(input, normalized.values.size());
+  const LayerNormGradTensors tensors{grad_output, input, mean, rstd, weight, grad_input, grad_weight, grad_bias};
+  return {[=] { layer_norm_backward(tensors, first, 0, Spread::kReciprocalDeviation); }};
 }
 
 Plan rms_norm(const Tensor &x, const Tensor &gamma, double eps, Tensor &y, Tensor &rstd) {
@@ -146,7 +159,7 @@ Plan rms_norm_backward(const Tensor &grad, const Tensor &x, const Tensor &rstd, 
 }  // namespace
 }  // namespace host
 
-ACLNN_OPERATOR(aclnnLayerNorm, host::layer_norm)
-ACLNN_OPERATOR(aclnnLayerNormBackward, host::layer_norm_backward)
+ACLNN_OPERATOR(aclnnLayerNorm, host::layer_norm_plan)
+ACLNN_OPERATOR(aclnnLayerNormBackward, host::layer_norm_backward_plan)
 ACLNN_OPERATOR(aclnnRmsNorm, host::rms_norm)
 ACLNN_OPERATOR(aclnnRmsNormGrad, host::rms_norm_backward)

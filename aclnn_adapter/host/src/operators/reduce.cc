@@ -216,6 +216,10 @@ Plan norm(const Tensor &self, const Scalar &power, const IntArray *axes, bool ke
   }};
 }
 
+Plan vector_norm(const Tensor &self, const Scalar &power, const IntArray *axes, bool keep, aclDataType, Tensor &out) {
+  return norm(self, power, axes, keep, out);
+}
+
 // Whether all (or any) elements are not zero.
 template <bool all>
 Plan quantifier(const Tensor &self, const IntArray *axes, bool keep, Tensor &out) {
@@ -255,5 +259,6 @@ ACLNN_OPERATOR(aclnnArgMin, host::arg_extreme<-1>)
 ACLNN_OPERATOR(aclnnMaxDim, host::extreme_along<1>)
 ACLNN_OPERATOR(aclnnMinDim, host::extreme_along<-1>)
 ACLNN_OPERATOR(aclnnNorm, host::norm)
+ACLNN_OPERATOR(aclnnLinalgVectorNorm, host::vector_norm)
 ACLNN_OPERATOR(aclnnAll, host::quantifier<true>)
 ACLNN_OPERATOR(aclnnAny, host::quantifier<false>)
