@@ -89,6 +89,8 @@ def main(arguments: Optional[Sequence[str]] = None) -> NoReturn:
         sys.exit(0)
     if not program:
         parser().error("a program is needed")
+    if options.trace:
+        Path(options.trace).write_text("")  # one run's calls; the libraries append
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, *program], env)
 

@@ -82,7 +82,10 @@ def installation(variant: Variant) -> Path:
     problem = compiler_problem()
     if problem:
         raise BuildError(problem)
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BuildError(f"cannot write {root}: {error.strerror}; ${CACHE_VARIABLE} names another folder") from error
     with _lock(root / "lock"):
         if not (root / "objects").is_dir():
             with _appearing(root / "objects") as folder:
@@ -186,12 +189,13 @@ def _compile_one(source: Path, target: Path, headers: str) -> None:
     known = cache_root() / "objects" / f"{key}.o"
     target.parent.mkdir(parents=True, exist_ok=True)
     if known.is_file():
-        os.link(known, target)
+        shutil.copyfile(known, target)
         return
     _run([COMPILER, *flags, "-c", str(source), "-o", str(target)])
     known.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        os.link(target, known)
+    unfinished = known.with_name(f"{known.name}.{os.getpid()}")
+    shutil.copyfile(target, unfinished)
+    unfinished.replace(known)
 
 
 def _link(root: Path, objects: Path, variant: Variant) -> None:

@@ -173,3 +173,12 @@ def test_the_exit_status_and_arguments_are_the_programs(host: Host) -> None:
         cwd=host.folder, env=host.environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == "['--soc', 'mine']\n"
+
+
+def test_a_trace_holds_one_run_and_an_unwritable_cache_is_said_in_words(host: Host) -> None:
+    stale = host.folder / "mine.jsonl"
+    stale.write_text("from an earlier run\n")
+    host.run("pass", "--trace", str(stale))
+    assert stale.read_text() == ""
+    host.environment["CANN_HOST_CACHE"] = "/proc/nowhere"
+    assert "CANN_HOST_CACHE names another folder" in host.run("pass", expect=69).errors
