@@ -175,7 +175,7 @@ def test_nothing_is_said_where_no_kernel_is_expected(caplog: pytest.LogCaptureFi
     registry._say_once.cache_clear()
     with caplog.at_level(logging.INFO, logger="ms_mhc"):
         MhcPre(4, 8)(Tensor(np.ones((2, 4, 8), np.float32)))
-    assert not caplog.records
+    assert not [r.getMessage() for r in caplog.records if r.name == "ms_mhc"]
 
 
 def test_kernel_refuses_to_be_made_where_it_cannot_be_called() -> None:
