@@ -1,4 +1,4 @@
-"""``python -m ms_mhc info`` and ``selftest``."""
+"""``python -m ms_mhc info``, ``selftest`` and ``bench``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     command.add_argument("--backend", default="auto", choices=registry.names())
     command.add_argument("--quick", action="store_true", help="fewer and smaller cases")
 
-    arguments = parser.parse_args(argv)
+    from ms_mhc.bench import command as bench
+
+    bench.add_arguments(commands.add_parser("bench", help="time and memory against other ways to compute"))
+
+    words = sys.argv[1:] if argv is None else list(argv)
+    arguments = parser.parse_args(words)
+    if arguments.command == "bench":
+        return bench.main(arguments, words[1:])
     if arguments.command == "selftest":
         modes = arguments.mode or selftest.MODES
         return selftest.main(arguments.device, modes, arguments.backend, arguments.quick)

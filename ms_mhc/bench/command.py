@@ -1,0 +1,108 @@
+"""``python -m ms_mhc bench``: the options, the run, and what is done with its result."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, Optional, Sequence
+
+from ms_mhc.bench import environment, memory, plot, report
+from ms_mhc.bench.run import Plan, run
+from ms_mhc.bench.task import DTYPES, OPERATORS, Shape
+
+SHAPES = (Shape(1024, 4, 512), Shape(4096, 4, 1024), Shape(2048, 8, 512))
+QUICK_SHAPES = (Shape(256, 4, 64),)
+TOKENS = (256, 1024, 4096, 16384, 65536)
+
+
+def shape(text: str) -> Shape:
+    """``T,N,D``."""
+    try:
+        tokens, streams, hidden = map(int, text.split(","))
+    except ValueError:
+        tokens = streams = hidden = 0
+    if min(tokens, streams, hidden) < 1:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a shape; give tokens, streams and hidden size, each at least 1, such as 1024,4,512"
+        )
+    return Shape(tokens, streams, hidden)
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"the folder of {text!r} does not exist")
+    return path
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument(
+        "--shape", type=shape, action="append", metavar="T,N,D", help="repeatable; default: three shapes"
+    )
+    parser.add_argument("--only", choices=OPERATORS, action="append", help="repeatable; default: all of them")
+    parser.add_argument("--dtype", choices=DTYPES, action="append", help="repeatable; default: both")
+    parser.add_argument(
+        "--threads", type=_count, default=_cores(), metavar="K", help="for everyone; default: %(default)s"
+    )
+    parser.add_argument("--rounds", type=_count, metavar="R", help="default: 21, with --quick 5")
+    parser.add_argument("--json", type=_file, metavar="FILE", help="write the result there")
+    parser.add_argument("--plot", type=_file, metavar="FILE", help="draw it there, with our time against T")
+    parser.add_argument("--scaling", action="store_true", help="our time against T without a picture")
+    parser.add_argument("--no-memory", action="store_true", help="skip peak memory, which takes a process per number")
+    parser.add_argument("--quick", action="store_true", help="one small shape, few rounds, no memory")
+
+
+def _plan(arguments: Any) -> Plan:
+    quick = arguments.quick
+    tokens = TOKENS[: 3 if quick else None] if arguments.plot or arguments.scaling else ()
+    return Plan(
+        shapes=tuple(arguments.shape or (QUICK_SHAPES if quick else SHAPES)),
+        operators=tuple(arguments.only or OPERATORS),
+        dtypes=tuple(arguments.dtype or DTYPES),
+        rounds=arguments.rounds or (5 if quick else 21),
+        threads=arguments.threads,
+        memory=not (quick or arguments.no_memory),
+        tokens=tokens,
+        copy_megabytes=8 if quick else 64,
+        product_size=256 if quick else 1024,
+    )
+
+
+def _stop(message: Optional[str]) -> None:
+    if message:
+        sys.exit(f"ms_mhc bench: {message}")
+
+
+def main(arguments: Any, words: Sequence[str]) -> int:
+    """``words`` are the command's own, for the fresh start that thread settings need."""
+    plan = _plan(arguments)
+    if arguments.plot:
+        _stop(plot.missing())
+    environment.enter(words, plan.threads)
+    environment.use(plan.threads)
+    if plan.memory and memory.missing():
+        _stop(f"peak memory cannot be measured: {memory.missing()}; add --no-memory")
+    machine = environment.describe(plan.threads)
+    print("thread pools do not spin between turns (OMP_WAIT_POLICY=passive)", file=sys.stderr)
+    result = {"machine": machine, "command": " ".join(["python -m ms_mhc bench", *words])}
+    result.update(run(plan, lambda line: print(line, file=sys.stderr, flush=True)))
+    print("\n".join(report.lines(result)))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if arguments.plot:
+        plot.save(result, arguments.plot)
+    return 0

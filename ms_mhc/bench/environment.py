@@ -1,0 +1,83 @@
+"""The same threads for everyone, and none that spins while another one's turn is measured."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Dict, Sequence
+
+import mindspore as ms
+
+
+def variables(threads: int) -> Dict[str, str]:
+    """What the thread pools of OpenMP (two copies, PyTorch brings its own) and of BLAS read when they are loaded.
+
+    By default a pool's threads spin for a while after each parallel region: on all cores, into the next contender's
+    turn.
+    """
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": "passive",
+        "KMP_BLOCKTIME": "0",
+        "MKL_NUM_THREADS": str(threads),
+        "OPENBLAS_NUM_THREADS": str(threads),
+        "OPENBLAS_THREAD_TIMEOUT": "4",  # the exponent of 2 of the cycles that its threads spin; 4 is the least
+    }
+
+
+def enter(words: Sequence[str], threads: int) -> None:
+    """Start ``python -m ms_mhc bench`` anew if this process's pools were loaded with other settings."""
+    wanted = variables(threads)
+    if all(os.environ.get(name) == value for name, value in wanted.items()):
+        return
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, "-m", "ms_mhc", "bench", *words], {**os.environ, **wanted})
+
+
+def use(threads: int) -> None:
+    """Graph mode, and the number of threads of those who do not read it from the environment."""
+    ms.set_context(mode=ms.GRAPH_MODE, runtime_num_threads=threads)
+    if find_spec("torch"):
+        importlib.import_module("torch").set_num_threads(threads)
+
+
+def describe(threads: int) -> Dict[str, Any]:
+    """What a reader needs to compare results."""
+    versions = {}
+    for package in ("ms-mhc", "mindspore", "torch", "numpy"):
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "versions": versions,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": _processor(),
+        "threads": threads,
+        "load_at_start": os.getloadavg()[0],
+        "environment": variables(threads),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def available_bytes() -> int:
+    """Memory that may be taken without swapping."""
+    pages = "SC_AVPHYS_PAGES"
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")

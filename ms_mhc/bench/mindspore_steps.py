@@ -1,0 +1,153 @@
+"""Steps in MindSpore, compiled as graphs: through our operators, or derived by MindSpore from the same ops."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+from ms_mhc import HyperConnection, mhc_post, mhc_pre, mhc_sinkhorn
+from ms_mhc.backends import composite
+from ms_mhc.bench.contenders import Step
+from ms_mhc.bench.task import EPS, NUM_ITERS, Array, Inputs, Task, saved_bytes_per_token
+
+_RECIPE = "deepseek_v4"
+
+
+class Half(nn.Cell):
+    """The branch of the measured HyperConnection: as cheap as one can be, so that the connection is measured."""
+
+    def construct(self, h: Tensor) -> Tensor:
+        return h * 0.5
+
+
+class _Pre(nn.Cell):
+    def __init__(self, backend: str) -> None:
+        super().__init__()
+        self.backend = backend
+
+    def construct(self, x: Tensor, phi: Tensor, alpha: Tensor, bias: Tensor) -> Any:
+        return mhc_pre(x, phi, alpha, bias, norm_eps=EPS, hc_eps=EPS, backend=self.backend)[:3]
+
+
+class _Sinkhorn(nn.Cell):
+    def __init__(self, backend: str) -> None:
+        super().__init__()
+        self.backend = backend
+
+    def construct(self, h_res: Tensor) -> Tensor:
+        return mhc_sinkhorn(h_res, num_iters=NUM_ITERS, eps=EPS, recipe=_RECIPE, backend=self.backend)
+
+
+class _Post(nn.Cell):
+    def __init__(self, backend: str) -> None:
+        super().__init__()
+        self.backend = backend
+
+    def construct(self, x: Tensor, h_res: Tensor, h_out: Tensor, h_post: Tensor) -> Tensor:
+        return mhc_post(x, h_res, h_out, h_post, backend=self.backend)
+
+
+class _DerivedPre(nn.Cell):
+    """The composite's forward without its bprop."""
+
+    def construct(self, x: Tensor, phi: Tensor, alpha: Tensor, bias: Tensor) -> Any:
+        return composite.mhc_pre_forward(x, phi, alpha, bias, None, EPS, EPS)[:3]
+
+
+class _DerivedSinkhorn(nn.Cell):
+    def construct(self, h_res: Tensor) -> Tensor:
+        return composite.mhc_sinkhorn_forward(h_res, EPS, NUM_ITERS, _RECIPE)
+
+
+class _DerivedPost(nn.Cell):
+    def construct(self, x: Tensor, h_res: Tensor, h_out: Tensor, h_post: Tensor) -> Tensor:
+        return composite.mhc_post_forward(x, h_res, h_out, h_post)
+
+
+class _DerivedConnection(nn.Cell):
+    """HyperConnection without any bprop of ours."""
+
+    def __init__(self, parameters: Dict[str, Array]) -> None:
+        super().__init__()
+        self.phi = Parameter(Tensor(parameters["phi"]), name="phi")
+        self.alpha = Parameter(Tensor(parameters["alpha"]), name="alpha")
+        self.bias = Parameter(Tensor(parameters["bias"]), name="bias")
+        self.branch = Half()
+
+    def construct(self, x: Tensor) -> Tensor:
+        h_in, h_post, h_res = composite.mhc_pre_forward(x, self.phi, self.alpha, self.bias, None, EPS, EPS)[:3]
+        h_res = composite.mhc_sinkhorn_forward(h_res, EPS, NUM_ITERS, _RECIPE)
+        return composite.mhc_post_forward(x, h_res, self.branch(h_in), h_post)
+
+
+class _Gradient(nn.Cell):
+    """Gradients of a cell with respect to its first ``count`` inputs and its parameters; cotangents follow.
+
+    They are inputs, as in a network: a loss at this place would be measured too.
+    """
+
+    def __init__(self, cell: nn.Cell, count: int, single: bool) -> None:
+        super().__init__()
+        self.cell = cell
+        self.count = count
+        self.single = single
+        self.weights = ms.ParameterTuple(cell.trainable_params())
+        by_list = len(self.weights) > 0
+        self.by_list = by_list
+        self.gradient = ops.GradOperation(get_all=True, get_by_list=by_list, sens_param=True)
+
+    def construct(self, *values: Any) -> Any:
+        inputs, cotangents = values[: self.count], values[self.count :]
+        sens = cotangents[0] if self.single else cotangents
+        if self.by_list:
+            return self.gradient(self.cell, self.weights)(*inputs, sens)
+        return self.gradient(self.cell)(*inputs, sens)
+
+
+def _connection(task: Task, parameters: Dict[str, Array], backend: str) -> nn.Cell:
+    options = {"norm_eps": EPS, "hc_eps": EPS, "num_iters": NUM_ITERS, "sinkhorn_eps": EPS, "recipe": _RECIPE}
+    cell = HyperConnection(task.shape.streams, task.shape.hidden, Half(), backend=backend, **options)  # type: ignore[arg-type]
+    for name, value in parameters.items():
+        getattr(cell.pre, name).set_data(Tensor(value))
+    return cell
+
+
+def _cell(task: Task, inputs: Inputs, way: str) -> nn.Cell:
+    if way == "autodiff":
+        if task.operator == "hyper_connection":
+            return _DerivedConnection(inputs.parameters)
+        return {"mhc_pre": _DerivedPre, "mhc_post": _DerivedPost, "mhc_sinkhorn": _DerivedSinkhorn}[task.operator]()
+    if task.operator == "hyper_connection":
+        return _connection(task, inputs.parameters, way)
+    return {"mhc_pre": _Pre, "mhc_post": _Post, "mhc_sinkhorn": _Sinkhorn}[task.operator](way)
+
+
+def _flat(results: Any) -> List[Any]:
+    if isinstance(results, (tuple, list)):
+        return [tensor for part in results for tensor in _flat(part)]
+    return [results]
+
+
+def _arrays(results: Any) -> List[Array]:
+    return [np.asarray(tensor.astype(ms.float32).asnumpy()) for tensor in _flat(results)]
+
+
+def make(task: Task, inputs: Inputs, way: str) -> Step:
+    """``way`` is a backend, or ``"autodiff"`` for composite's ops with the gradient that MindSpore derives.
+
+    In graph mode a call returns when its results are there, so a step needs no further waiting.
+    """
+    dtype = getattr(ms, task.dtype)
+    values = [Tensor(v, dtype if name in inputs.streams else ms.float32) for name, v in inputs.tensors.items()]
+    cell = _cell(task, inputs, way)
+    if task.passes == "both":
+        # the first output of every operator but Sinkhorn has the streams' dtype, and so has its cotangent
+        kinds = [dtype if inputs.streams and i == 0 else ms.float32 for i in range(len(inputs.cotangents))]
+        cell = _Gradient(cell, len(values), len(inputs.cotangents) == 1)
+        values += [Tensor(c, kind) for c, kind in zip(inputs.cotangents, kinds)]
+    cell.compile(*values)  # before any measurement of memory
+    saved = None if way == "autodiff" else saved_bytes_per_token(task)
+    return Step(lambda: cell(*values), _arrays, saved)
