@@ -75,9 +75,8 @@ def _processor() -> str:
 
 def available_bytes() -> int:
     """Memory that may be taken without swapping."""
-    pages = "SC_AVPHYS_PAGES"
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
     except (OSError, StopIteration):
-        return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -135,10 +135,10 @@ def scaling(operator: str, plan: Plan, say: Say) -> Result:
         dtype = "float32"
     ours = contenders()[0]
     steps: Dict[str, Callable[[], Any]] = {}
-    left = available_bytes() // 2
+    left = available_bytes() * 3 // 4
     for tokens in plan.tokens:
         task = Task(operator, "both", dtype, Shape(tokens, shape.streams, shape.hidden))
-        left -= 2 * least_bytes(task)  # inputs in fp32 as they are made, then the step's own
+        left -= least_bytes(task)  # close to what inputs, gradients and what is between them take
         if left < 0:
             say(f"  {task}: left out, too little memory")
             break
