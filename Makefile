@@ -10,7 +10,7 @@ PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10 python3.9; d
 .PHONY: test example lint clean
 
 test: $(VENV)/installed
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest -n 2
 
 example: $(VENV)/installed
 	$(VENV)/bin/python model_zoo_example/train.py

@@ -94,10 +94,12 @@ inline Vec load(const Half *p) {
   const Words bits = widen(load_bits(p));
   const Words sign = (bits & 0x8000u) << 16;
   const Words magnitude = bits & 0x7fffu;
-  // The product with 2^112 moves the exponent and is exact, for subnormal numbers too; inf and NaN keep theirs.
-  const Vec scaled = reinterpret_cast<Vec>(magnitude << 13) * 0x1p112f;
+  // No subnormal float on the way: the caller's thread may have told the processor to take those for zero.
+  const Words normal = (magnitude << 13) + 0x38000000u;
+  const Vec small = __builtin_convertvector(magnitude, Vec) * 0x1p-24f;
   const Words special = 0x7f800000u | ((magnitude & 0x3ffu) << 13);
-  return reinterpret_cast<Vec>(sign | (magnitude >= 0x7c00u ? special : reinterpret_cast<Words>(scaled)));
+  const Words finite = magnitude < 0x400u ? reinterpret_cast<Words>(small) : normal;
+  return reinterpret_cast<Vec>(sign | (magnitude >= 0x7c00u ? special : finite));
 #endif
 }
 
