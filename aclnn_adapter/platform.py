@@ -15,7 +15,7 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 import mindspore as ms
 
-from aclnn_adapter.operators import Operator
+from aclnn_adapter.operators import OPERATORS, Operator
 
 
 def device_target() -> str:
@@ -166,8 +166,15 @@ def refusal(operator: Operator) -> Optional[str]:
     soc = soc_version()
     if soc not in operator.limits:
         return f"{operator.name} is not available on {soc}, only on {', '.join(operator.limits)}"
+    return _cann_refusal(operator.name, str(cann_home()), os.environ.get("ASCEND_CUSTOM_OPP_PATH", ""))
+
+
+@cache
+def _cann_refusal(name: str, home: str, custom: str) -> Optional[str]:
+    """What is wrong with the operator in this CANN. Asked at every eager call, so the files are read once."""
+    operator = OPERATORS[name]
     missing = missing_symbols(operator)
     if missing:
         version = cann_version()
-        return f"CANN{f' {version}' if version else ''} at {cann_home()} does not export {' or '.join(missing)}"
+        return f"CANN{f' {version}' if version else ''} at {home} does not export {' or '.join(missing)}"
     return header_difference(operator)

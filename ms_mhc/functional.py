@@ -486,8 +486,8 @@ def merge_streams(x: Tensor) -> Tensor:
     Returns:
         [..., D], in the dtype of x. The mean is taken in float32.
     """
-    total = mint.sum(ops.cast(x, ms.float32), -2)
-    return ops.cast(total / _num_streams(spec(x)), x.dtype)
+    n = _num_streams(spec(x))
+    return ops.cast(mint.sum(ops.cast(x, ms.float32), -2) / n, x.dtype)
 
 
 @constexpr(check=False)
