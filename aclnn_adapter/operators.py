@@ -112,6 +112,12 @@ class Operator:
     def outputs(self) -> Tuple[Argument, ...]:
         return tuple(a for a in self.arguments if a.role == "output")
 
+    def select(self, inputs: Sequence[str], without: Sequence[str] = ()) -> Operator:
+        """The same operator with the inputs of these names, in this order, and all outputs but a few; no attributes."""
+        named = {a.name: a for a in self.inputs}
+        outputs = tuple(a for a in self.outputs if a.name not in without)
+        return Operator(self.name, tuple(named[name] for name in inputs) + outputs, self.limits)
+
     @property
     def c_types(self) -> Tuple[str, ...]:
         """The C types of the whole GetWorkspaceSize prototype, in order."""

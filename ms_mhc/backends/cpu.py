@@ -12,12 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Type
 
-import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
 from aclnn_adapter import csrc, operators, platform
-from aclnn_adapter.operators import Argument, Operator, resolve
+from aclnn_adapter.custom import infer_functions
+from aclnn_adapter.operators import Operator
 from ms_mhc.backends.registry import Backend, Job, Kernels, Refusal
 
 RECIPES = {"deepseek_v4": 0.0, "paper": 1.0}
@@ -55,27 +55,9 @@ def refusal(job: Job) -> Optional[Refusal]:
     return None
 
 
-def _inferred(outputs: Sequence[Argument], operator: Operator, names: Sequence[str]) -> Tuple[Any, Any]:
-    """Shape and dtype inference from the contract, for the inputs of these names (in order) and no others."""
-    inputs = [next(a for a in operator.inputs if a.name == name) for name in names]
-    known = Operator(operator.name, tuple(inputs), {})
-
-    def shapes(*given: Sequence[int]) -> Any:
-        sizes = known.bind(given[: len(inputs)])
-        found = [list(resolve(a.shape, sizes)) for a in outputs]
-        return tuple(found) if len(found) > 1 else found[0]
-
-    def dtypes(*given: Any) -> Any:
-        found = [given[0] if a.dtype == "x" else ms.float32 for a in outputs]
-        return tuple(found) if len(found) > 1 else found[0]
-
-    return shapes, dtypes
-
-
 def _function(operator: Operator, names: Sequence[str], without: Sequence[str] = ()) -> Callable[..., Any]:
     """The library's function for a contract, with the inputs of these names and all outputs but a few."""
-    outputs = [a for a in operator.outputs if a.name not in without]
-    shapes, dtypes = _inferred(outputs, operator, names)
+    shapes, dtypes = infer_functions(operator.select(names, without))
     name = operator.name[len("aclnn") :]
     return ops.Custom(f"{library()}:{name}", shapes, dtypes, func_type="aot")
 
@@ -168,9 +150,7 @@ class _MhcSinkhornBackward(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        outputs = operators.MHC_SINKHORN_BACKWARD.outputs
-        shapes, dtypes = _inferred(outputs, operators.MHC_SINKHORN_BACKWARD, ("gradOutput",))
-        self.function = ops.Custom(f"{library()}:MhcSinkhornBackward", shapes, dtypes, func_type="aot")
+        self.function = _function(operators.MHC_SINKHORN_BACKWARD, ("gradOutput",))
 
     def construct(
         self, grad_output: Tensor, h_res: Tensor, saved: Tuple[Tensor, ...], eps: float, num_iters: int, recipe: str
