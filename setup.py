@@ -10,7 +10,7 @@ import sys
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-CSRC = pathlib.Path(__file__).parent / "aclnn_adapter" / "csrc"
+CSRC = pathlib.Path(__file__).parent / "ms_mhc" / "csrc"
 
 
 def _core():
@@ -45,5 +45,5 @@ class BuildCore(build_ext):
             super().copy_extensions_to_source()
 
 
-core_library = Extension("aclnn_adapter.csrc.libms_mhc_cpu", sources=[], optional=True)
+core_library = Extension("ms_mhc.csrc.libms_mhc_cpu", sources=[], optional=True)
 setup(ext_modules=[core_library], cmdclass={"build_ext": BuildCore})

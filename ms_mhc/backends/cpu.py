@@ -2,7 +2,7 @@
 
 The library is compiled when the package is installed. ``ops.Custom`` hands its functions the tensors as they are, in
 graph mode and in PyNative mode; scalars travel in one small tensor, optional tensors are left out
-(``aclnn_adapter/csrc/mindspore_aot.cc``).
+(``ms_mhc/csrc/mindspore_aot.cc``).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any, Callable, Dict, Optional, Sequence, Tuple, Type
 import numpy as np
 from mindspore import Tensor, nn, ops
 
-from aclnn_adapter import csrc, operators, platform
+from aclnn_adapter import operators, platform
 from aclnn_adapter.custom import infer_functions
 from aclnn_adapter.operators import Operator
+from ms_mhc import csrc
 from ms_mhc.backends.registry import Backend, Job, Kernels, Refusal
 
 RECIPES = {"deepseek_v4": 0.0, "paper": 1.0}
@@ -33,12 +34,12 @@ def _unusable(path: Path) -> Optional[str]:
     if not path.is_file():
         return (
             f"{path.name} was not compiled when the package was installed; "
-            f"install a C++ compiler such as g++, then run: python -m aclnn_adapter.csrc.build"
+            f"install a C++ compiler such as g++, then run: python -m ms_mhc.csrc.build"
         )
     try:
         ctypes.CDLL(str(path))
     except OSError as error:
-        return f"{path.name} cannot be loaded ({error}); compile it here: python -m aclnn_adapter.csrc.build"
+        return f"{path.name} cannot be loaded ({error}); compile it here: python -m ms_mhc.csrc.build"
     return None
 
 

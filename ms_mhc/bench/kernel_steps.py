@@ -22,7 +22,7 @@ _Any = NDArray[Any]
 
 
 def _prepared(library: ctypes.CDLL, name: str, arrays: Sequence[_Any]) -> Callable[[], None]:
-    """A call of a C function (see aclnn_adapter/csrc/mindspore_aot.cc) with everything that can be ready before it."""
+    """A call of a C function (see ms_mhc/csrc/mindspore_aot.cc) with everything that can be ready before it."""
     count = len(arrays)
     shapes = [(ctypes.c_int64 * a.ndim)(*a.shape) for a in arrays]
     arguments = (

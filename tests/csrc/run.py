@@ -18,7 +18,7 @@ import tempfile
 from types import ModuleType
 
 HERE = pathlib.Path(__file__).resolve().parent
-CORE = HERE.parent.parent / "aclnn_adapter" / "csrc"
+CORE = HERE.parent.parent / "ms_mhc" / "csrc"
 
 
 def _load(path: pathlib.Path) -> ModuleType:

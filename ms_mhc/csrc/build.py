@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles the C++ core into one shared library.
 
-``python -m aclnn_adapter.csrc.build`` puts it beside the sources; ``build(Path("libms_mhc_cpu.so"))`` anywhere. That
+``python -m ms_mhc.csrc.build`` puts it beside the sources; ``build(Path("libms_mhc_cpu.so"))`` anywhere. That
 needs a C++17 compiler (``$CXX``, else g++, c++ or clang++) and nothing else. The kernels are compiled once per
 instruction set that the compiler knows and the library takes the best one at run time.
 """
