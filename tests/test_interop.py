@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from ms_mhc import HyperConnection, MhcPre, interop, reference
-from ms_mhc.cells import MhcHead
+from ms_mhc import MhcHead
 
 Way = Callable[[Any], Any]
 Arrays = Dict[str, np.ndarray]

@@ -9,11 +9,12 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
 from ms_mhc import HyperConnection, mhc_post, mhc_pre, mhc_sinkhorn
-from ms_mhc.backends import composite
 from ms_mhc.bench.contenders import Step
 from ms_mhc.bench.task import EPS, NUM_ITERS, Array, Inputs, Task, saved_bytes_per_token
+from ms_mhc.operation import FORWARD, OPERATIONS
 
 _RECIPE = "deepseek_v4"
+_pre, _sinkhorn, _post = (OPERATIONS[name].composite[FORWARD] for name in ("mhc_pre", "mhc_sinkhorn", "mhc_post"))
 
 
 class Half(nn.Cell):
@@ -54,17 +55,17 @@ class _DerivedPre(nn.Cell):
     """The composite's forward without its bprop."""
 
     def construct(self, x: Tensor, phi: Tensor, alpha: Tensor, bias: Tensor) -> Any:
-        return composite.mhc_pre_forward(x, phi, alpha, bias, None, EPS, EPS)[:3]
+        return _pre(x, phi, alpha, bias, None, EPS, EPS)[:3]
 
 
 class _DerivedSinkhorn(nn.Cell):
     def construct(self, h_res: Tensor) -> Tensor:
-        return composite.mhc_sinkhorn_forward(h_res, EPS, NUM_ITERS, _RECIPE)
+        return _sinkhorn(h_res, EPS, NUM_ITERS, _RECIPE)[0]
 
 
 class _DerivedPost(nn.Cell):
     def construct(self, x: Tensor, h_res: Tensor, h_out: Tensor, h_post: Tensor) -> Tensor:
-        return composite.mhc_post_forward(x, h_res, h_out, h_post)
+        return _post(x, h_res, h_out, h_post)[0]
 
 
 class _DerivedConnection(nn.Cell):
@@ -78,9 +79,9 @@ class _DerivedConnection(nn.Cell):
         self.branch = Half()
 
     def construct(self, x: Tensor) -> Tensor:
-        h_in, h_post, h_res = composite.mhc_pre_forward(x, self.phi, self.alpha, self.bias, None, EPS, EPS)[:3]
-        h_res = composite.mhc_sinkhorn_forward(h_res, EPS, NUM_ITERS, _RECIPE)
-        return composite.mhc_post_forward(x, h_res, self.branch(h_in), h_post)
+        h_in, h_post, h_res = _pre(x, self.phi, self.alpha, self.bias, None, EPS, EPS)[:3]
+        h_res = _sinkhorn(h_res, EPS, NUM_ITERS, _RECIPE)[0]
+        return _post(x, h_res, self.branch(h_in), h_post)[0]
 
 
 class _Gradient(nn.Cell):

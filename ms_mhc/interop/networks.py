@@ -8,7 +8,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
-from ms_mhc.cells import MhcHead, MhcPre
+from ms_mhc import MhcHead, MhcPre
 from ms_mhc.interop import files, layouts
 from ms_mhc.interop.arrays import Arrays
 from ms_mhc.interop.files import Checkpoint, PathLike

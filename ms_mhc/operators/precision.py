@@ -10,6 +10,7 @@ from typing import Any, Dict, Optional
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
+from mindspore._c_expression import MixedPrecisionType
 
 _MARKS = {"fp16": ms.float16, "bf16": ms.bfloat16, "fp32": ms.float32}
 
@@ -32,3 +33,17 @@ class GateCell(nn.Cell):
     def streams(self, x: Tensor) -> Tensor:
         """x in the dtype of the network, where ``amp`` set one."""
         return x if self.stream_dtype is None else ops.cast(x, self.stream_dtype)
+
+
+class Float32Cell(nn.Cell):
+    """A cell in which no mixed precision happens, whatever the cell is marked with that calls it.
+
+    A graph that contains it compiles its ``construct``; called from Python it is a plain function.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixed_precision_type = MixedPrecisionType.NOTSET
+
+    def __call__(self, *args: Any) -> Any:
+        return self.construct(*args)
