@@ -14,8 +14,9 @@ from mindspore.ops import constexpr
 from ms_mhc import checks
 from ms_mhc.backends import registry
 from ms_mhc.backends.registry import AUTO, Backend, Choice, Job, Kernel
-from ms_mhc.joint import Joined, Tensors, called_eagerly
+from ms_mhc.joint import Joined, Tensors
 from ms_mhc.operation import BACKWARD, FORWARD, OPERATIONS, RESIDUAL
+from ms_mhc.operators.precision import called_eagerly, run_eagerly
 
 RESIDUAL_GRADIENT = "grad_" + RESIDUAL
 COMPOSITE = "composite"
@@ -29,19 +30,6 @@ class Options(NamedTuple):
     precision: str = "float32"
     share: bool = False  # hand x on as one more output
     sizes: Optional[Tuple[int, int]] = None  # N and D, where the caller fixes them
-
-
-class _Local(nn.Cell):
-    """Called from Python, the local part of distributed tensors (DTensor); a graph has none and hands all on."""
-
-    def __call__(self, values: Tuple[Any, ...]) -> Tuple[Any, ...]:
-        return tuple(value.to_local() if hasattr(value, "to_local") else value for value in values)
-
-    def construct(self, values: Tuple[Any, ...]) -> Tuple[Any, ...]:
-        return values
-
-
-local = _Local()
 
 
 def spec(value: Any) -> Any:
@@ -79,7 +67,7 @@ class Alone(nn.Cell):
         self._eager = eager.call
 
     def __call__(self, inputs: Tensors) -> Tensors:
-        return self._eager(*inputs) if called_eagerly() else super().__call__(inputs)
+        return run_eagerly(self._eager, *inputs) if called_eagerly() else super().__call__(inputs)
 
     def construct(self, inputs: Tensors) -> Tensors:
         return self.backward(*inputs)

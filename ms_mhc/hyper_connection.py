@@ -6,7 +6,7 @@ from typing import Any, Tuple
 
 from mindspore import Tensor, nn, ops
 
-from ms_mhc.dispatch import Options, local
+from ms_mhc.dispatch import Options
 from ms_mhc.operators.post import MhcPost
 from ms_mhc.operators.pre import MhcPre
 from ms_mhc.operators.pre_sinkhorn import pre_sinkhorn
@@ -80,7 +80,7 @@ class HyperConnection(GateCell):
     def read(self, x: Tensor) -> Tuple[Tensor, ...]:
         """What :attr:`pre` and then :attr:`sinkhorn` compute, in one piece where the backend has one."""
         pre, steps = self.pre, self.sinkhorn
-        tensors = local((self.streams(x), pre.phi, pre.alpha, pre.bias, pre.gamma))
+        tensors = (self.streams(x), pre.phi, pre.alpha, pre.bias, pre.gamma)
         attributes = (pre.norm_eps, pre.hc_eps, steps.eps, steps.num_iters, steps.recipe)
         options = Options(pre.backend, pre.precision, True, (pre.num_streams, pre.hidden_size))
         return pre_sinkhorn("HyperConnection", tensors, attributes, options)

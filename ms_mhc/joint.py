@@ -9,20 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
-import mindspore as ms
 from mindspore import Tensor, mint, nn
 from mindspore._c_expression import MixedPrecisionType
 from mindspore.common._grad_function import _Function
 
 from ms_mhc.backends.registry import Kernel
 from ms_mhc.operation import RESIDUAL
+from ms_mhc.operators.precision import called_eagerly, local, run_eagerly
 
 Tensors = Tuple[Tensor, ...]
-
-
-def called_eagerly() -> bool:
-    """Whether Python code computes now, rather than a graph: only for code that runs, not for what is compiled."""
-    return bool(ms.get_context("mode") == ms.PYNATIVE_MODE)
 
 
 @dataclass(frozen=True)
@@ -69,17 +64,18 @@ class Joined(nn.Cell):
         super().__init__()
         self.mixed_precision_type = MixedPrecisionType.NOTSET
         self.wiring = Wiring.of(forward, backward, share)
+        self.names = forward.inputs
         self.forward = forward.call
         self.backward = backward.call
         self.taken = self.wiring.taken
         self.gradients = self.wiring.gradients
         self.share = share
         self.share_left = self.wiring.share_left
-        self._eager = eager or self
+        self.eager = eager  # None: the same
 
     def __call__(self, inputs: Tensors) -> Tensors:
         if called_eagerly():
-            out = _Eager.apply(self._eager, *inputs)
+            out = run_eagerly(_Eager.apply, self.eager or self, *map(local, self.names, inputs))
             return out if isinstance(out, tuple) else (out,)
         return super().__call__(inputs)
 

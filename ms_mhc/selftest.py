@@ -21,11 +21,10 @@ from mindspore import Tensor, nn, ops
 from numpy.typing import NDArray
 
 from aclnn_adapter import platform
-from ms_mhc import reference
+from ms_mhc import MhcPost, MhcPre, MhcSinkhorn, reference
 from ms_mhc.accuracy import error_ratio, to_float64
 from ms_mhc.backends import registry
 from ms_mhc.backends.registry import Job
-from ms_mhc import MhcPost, MhcPre, MhcSinkhorn
 
 Arrays = Dict[str, NDArray[np.float32]]
 MODES = ("graph", "jit", "eager")

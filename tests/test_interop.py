@@ -15,8 +15,7 @@ from mindspore import Tensor, nn
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
-from ms_mhc import HyperConnection, MhcPre, interop, reference
-from ms_mhc import MhcHead
+from ms_mhc import HyperConnection, MhcHead, MhcPre, interop, reference
 
 Way = Callable[[Any], Any]
 Arrays = Dict[str, np.ndarray]

@@ -11,10 +11,10 @@ from mindspore.ops import constexpr
 
 from aclnn_adapter.operators import Argument, Operator
 from ms_mhc import checks
-from ms_mhc.dispatch import CELLS_KEPT, local, specs
+from ms_mhc.dispatch import CELLS_KEPT, specs
 from ms_mhc.operators import initial
 from ms_mhc.operators.arithmetic import bmm, float32, matmul_nt, sum_of_row
-from ms_mhc.operators.precision import Float32Cell, GateCell
+from ms_mhc.operators.precision import Float32Cell, GateCell, called_eagerly, local, run_eagerly
 
 
 def mhc_head(
@@ -42,7 +42,7 @@ def mhc_head(
     Raises:
         TypeError, ValueError: as :func:`mhc_pre`.
     """
-    return _head("mhc_head", local((x, phi, scale, bias)), norm_eps, hc_eps)
+    return _head("mhc_head", (x, phi, scale, bias), norm_eps, hc_eps)
 
 
 class _Head(Float32Cell):
@@ -52,6 +52,11 @@ class _Head(Float32Cell):
         super().__init__()
         self.norm_eps = norm_eps
         self.hc_eps = hc_eps
+
+    def __call__(self, *tensors: Tensor) -> Tensor:
+        if called_eagerly():
+            return run_eagerly(self.construct, *map(local, ("x", "phi", "scale", "bias"), tensors))
+        return nn.Cell.__call__(self, *tensors)
 
     def construct(self, x: Tensor, phi: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
         n, d = x.shape[-2], x.shape[-1]
@@ -130,7 +135,7 @@ class MhcHead(GateCell):
         self.bias = Parameter(Tensor(initial.mean_logits(num_streams)), name="bias")
 
     def construct(self, x: Tensor) -> Tensor:
-        tensors = local((self.streams(x), self.phi, self.scale, self.bias))
+        tensors = (self.streams(x), self.phi, self.scale, self.bias)
         return _head("MhcHead", tensors, self.norm_eps, self.hc_eps)
 
     def extend_repr(self) -> str:

@@ -9,7 +9,7 @@ from mindspore import Tensor, ops
 from aclnn_adapter import operators as aclnn
 from ms_mhc import checks
 from ms_mhc.backends import registry
-from ms_mhc.dispatch import Options, joined, local, present, specs
+from ms_mhc.dispatch import Options, joined, present, specs
 from ms_mhc.operation import Operation
 from ms_mhc.operators.arithmetic import bmm, bmm_nt, bmm_tn, float32
 from ms_mhc.operators.precision import GateCell
@@ -37,8 +37,8 @@ def mhc_post(x: Tensor, h_res: Optional[Tensor], h_out: Tensor, h_post: Tensor, 
     Raises:
         TypeError, ValueError, RuntimeError: as :func:`mhc_pre`.
     """
-    tensors = local((x, h_res, h_out, h_post))
-    return joined("mhc_post", MHC_POST.name, specs(tensors), (), Options(backend))(present(tensors))[0]
+    tensors = (x, h_res, h_out, h_post)
+    return joined("mhc_post", "mhc_post", specs(tensors), (), Options(backend))(present(tensors))[0]
 
 
 def _forward(x: Tensor, h_res: Optional[Tensor], h_out: Tensor, h_post: Tensor) -> Tuple[Tensor]:
@@ -91,8 +91,8 @@ class MhcPost(GateCell):
         self.backend = backend
 
     def construct(self, x: Tensor, h_res: Optional[Tensor], h_out: Tensor, h_post: Tensor) -> Tensor:
-        tensors = local((self.streams(x), h_res, self.streams(h_out), h_post))
-        return joined("MhcPost", MHC_POST.name, specs(tensors), (), Options(self.backend))(present(tensors))[0]
+        tensors = (self.streams(x), h_res, self.streams(h_out), h_post)
+        return joined("MhcPost", "mhc_post", specs(tensors), (), Options(self.backend))(present(tensors))[0]
 
     def extend_repr(self) -> str:
         return f"backend={self.backend!r}"

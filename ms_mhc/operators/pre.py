@@ -11,7 +11,7 @@ from aclnn_adapter import operators as aclnn
 from ms_mhc import checks
 from ms_mhc.backends import registry
 from ms_mhc.backends.registry import Job
-from ms_mhc.dispatch import Options, alone, joined, local, present, specs
+from ms_mhc.dispatch import Options, alone, joined, present, specs
 from ms_mhc.operation import Operation
 from ms_mhc.operators import initial
 from ms_mhc.operators.arithmetic import (
@@ -73,8 +73,8 @@ def mhc_pre(
         ValueError: shapes that do not fit together, an empty tensor, a negative eps, an unknown backend.
         RuntimeError: a backend asked for by name that this machine lacks.
     """
-    tensors = local((x, phi, alpha, bias, gamma))
-    cell = joined("mhc_pre", MHC_PRE.name, specs(tensors), (norm_eps, hc_eps), Options(backend, precision))
+    tensors = (x, phi, alpha, bias, gamma)
+    cell = joined("mhc_pre", "mhc_pre", specs(tensors), (norm_eps, hc_eps), Options(backend, precision))
     return cell(present(tensors))
 
 
@@ -120,10 +120,8 @@ def mhc_pre_backward(
     Raises:
         TypeError, ValueError, RuntimeError: as :func:`mhc_pre`.
     """
-    tensors = local(
-        (x, phi, alpha, grad_h_in, grad_h_post, grad_h_res, inv_rms, h_mix, h_pre, h_post, gamma, grad_x_post)
-    )
-    cell = alone("mhc_pre_backward", MHC_PRE.name, specs(tensors), (hc_eps,), Options(backend, precision))
+    tensors = (x, phi, alpha, grad_h_in, grad_h_post, grad_h_res, inv_rms, h_mix, h_pre, h_post, gamma, grad_x_post)
+    cell = alone("mhc_pre_backward", "mhc_pre", specs(tensors), (hc_eps,), Options(backend, precision))
     grads = cell(present(tensors))
     # joined here, outside the cell: MindSpore aborts on a graph with a custom kernel that returns None
     return grads + (None,) if gamma is None else grads
@@ -287,7 +285,7 @@ class MhcPre(GateCell):
         checks.flag(name, "return_residual", return_residual)
         checks.one_of(name, "precision", precision, registry.PRECISIONS)
         checks.one_of(name, "backend", backend, registry.names())
-        registry.choose(name, Job(MHC_PRE.name, num_streams, hidden_size, precision=precision), backend)
+        registry.choose(name, Job("mhc_pre", num_streams, hidden_size, precision=precision), backend)
 
         self.num_streams = num_streams
         self.hidden_size = hidden_size
@@ -303,9 +301,9 @@ class MhcPre(GateCell):
         self.gamma = Parameter(Tensor(np.ones((n, d), np.float32)), name="gamma") if use_gamma else None
 
     def construct(self, x: Tensor) -> Tuple[Tensor, ...]:
-        tensors = local((self.streams(x), self.phi, self.alpha, self.bias, self.gamma))
+        tensors = (self.streams(x), self.phi, self.alpha, self.bias, self.gamma)
         options = Options(self.backend, self.precision, self.return_residual, (self.num_streams, self.hidden_size))
-        cell = joined("MhcPre", MHC_PRE.name, specs(tensors), (self.norm_eps, self.hc_eps), options)
+        cell = joined("MhcPre", "mhc_pre", specs(tensors), (self.norm_eps, self.hc_eps), options)
         out = cell(present(tensors))
         if self.return_residual:
             return out[0], out[1], out[2], out[6]

@@ -8,7 +8,7 @@ from mindspore import Tensor
 
 from aclnn_adapter import operators as aclnn
 from aclnn_adapter.operators import Argument
-from ms_mhc.dispatch import Options, joined, joined_unless_composite, local, present, specs
+from ms_mhc.dispatch import Options, joined, joined_unless_composite, present, specs
 from ms_mhc.operation import Operation
 from ms_mhc.operators import pre, sinkhorn
 
@@ -51,7 +51,7 @@ def mhc_pre_sinkhorn(
     """
     attributes = (norm_eps, hc_eps, sinkhorn_eps, num_iters, recipe)
     options = Options(backend, precision)
-    return pre_sinkhorn("mhc_pre_sinkhorn", local((x, phi, alpha, bias, gamma)), attributes, options)[:3]
+    return pre_sinkhorn("mhc_pre_sinkhorn", (x, phi, alpha, bias, gamma), attributes, options)[:3]
 
 
 def pre_sinkhorn(
@@ -59,14 +59,14 @@ def pre_sinkhorn(
 ) -> Tuple[Tensor, ...]:
     """h_in, h_post, h_res and, where the options ask for it, x: in one piece or as two operators."""
     arguments = specs(tensors)
-    fused = joined_unless_composite(caller, MHC_PRE_SINKHORN.name, arguments, attributes, options)
+    fused = joined_unless_composite(caller, "mhc_pre_sinkhorn", arguments, attributes, options)
     if fused is not None:
         out = fused(present(tensors))
         return out[0], out[1], out[2], out[-1]
     norm_eps, hc_eps, sinkhorn_eps, num_iters, recipe = attributes
-    out = joined(caller, pre.MHC_PRE.name, arguments, (norm_eps, hc_eps), options)(present(tensors))
+    out = joined(caller, "mhc_pre", arguments, (norm_eps, hc_eps), options)(present(tensors))
     steps = (sinkhorn_eps, num_iters, recipe)
-    matrices = joined(caller, sinkhorn.MHC_SINKHORN.name, specs((out[2],)), steps, Options(options[0]))((out[2],))
+    matrices = joined(caller, "mhc_sinkhorn", specs((out[2],)), steps, Options(options[0]))((out[2],))
     return out[0], out[1], matrices[0], out[-1]
 
 

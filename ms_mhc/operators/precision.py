@@ -6,11 +6,12 @@ gates of mHC are fp32 whatever ``amp`` does: their cells drop the mark, and only
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore._c_expression import MixedPrecisionType
+from mindspore.common.api import _pynative_executor
 
 _MARKS = {"fp16": ms.float16, "bf16": ms.bfloat16, "fp32": ms.float32}
 
@@ -47,3 +48,34 @@ class Float32Cell(nn.Cell):
 
     def __call__(self, *args: Any) -> Any:
         return self.construct(*args)
+
+
+def called_eagerly() -> bool:
+    """Whether Python code computes now, rather than a graph: only for code that runs, not for what is compiled."""
+    return bool(ms.get_context("mode") == ms.PYNATIVE_MODE)
+
+
+def run_eagerly(function: Callable[..., Any], *args: Any) -> Any:
+    """A call in PyNative mode without the mixed precision of the cell that makes it."""
+    _pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET)
+    try:
+        return function(*args)
+    finally:
+        _pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET, False)
+
+
+def local(name: str, value: Tensor) -> Tensor:
+    """The tensor on this device of a distributed one (DTensor), whose gradient then arrives on it.
+
+    Raises:
+        ValueError: only a part of it is here.
+    """
+    if not hasattr(value, "to_local"):
+        return value
+    here = value.to_local()
+    if tuple(here.shape) != tuple(value.shape):
+        raise ValueError(
+            f"{name} is a distributed tensor of shape {list(value.shape)}, of which only {list(here.shape)} is on this "
+            f"device; pass its local part (to_local()) if it is split over tokens, else gather it first"
+        )
+    return here

@@ -59,7 +59,7 @@ def mhc_sinkhorn(
         RuntimeError: a backend asked for by name that this machine lacks.
     """
     attributes = (eps, num_iters, recipe)
-    return joined("mhc_sinkhorn", MHC_SINKHORN.name, specs((h_res,)), attributes, Options(backend))((h_res,))[0]
+    return joined("mhc_sinkhorn", "mhc_sinkhorn", specs((h_res,)), attributes, Options(backend))((h_res,))[0]
 
 
 def _same_row(n: int) -> Tensor:
@@ -174,7 +174,7 @@ class MhcSinkhorn(GateCell):
 
     def construct(self, h_res: Tensor) -> Tensor:
         attributes = (self.eps, self.num_iters, self.recipe)
-        return joined("MhcSinkhorn", MHC_SINKHORN.name, specs((h_res,)), attributes, Options(self.backend))((h_res,))[0]
+        return joined("MhcSinkhorn", "mhc_sinkhorn", specs((h_res,)), attributes, Options(self.backend))((h_res,))[0]
 
     def extend_repr(self) -> str:
         return f"num_iters={self.num_iters}, eps={self.eps}, recipe={self.recipe!r}, backend={self.backend!r}"
