@@ -28,7 +28,19 @@ def soc_version() -> str:
     """The soc in the form that CANN's folders use, such as ``ascend950``. Only where the device target is Ascend."""
     from mindspore._c_expression import MSContext
 
-    return str(MSContext.get_instance().get_ascend_soc_version())
+    return str(MSContext.get_instance().get_ascend_soc_version()) or _soc_of_the_runtime()
+
+
+def _soc_of_the_runtime() -> str:
+    """What CANN's runtime says: in simulation (``MS_SIMULATION_LEVEL``) MindSpore does not ask it."""
+    try:
+        get_name = ctypes.CDLL("libascendcl.so").aclrtGetSocName
+    except (OSError, AttributeError):
+        return ""
+    get_name.restype = ctypes.c_char_p
+    name = (get_name() or b"").decode()
+    match = re.match(r"Ascend(\d+(?:B|_93)?)", name)
+    return f"ascend{match.group(1).lower()}" if match else ""
 
 
 def cann_home() -> Optional[Path]:

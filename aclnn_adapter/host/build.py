@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Iterator, List, Sequence, Set, Tuple
 
-from . import elf, stubs, vendor
+from . import elf, hccl, stubs, vendor
 from .mindspore_needs import Wheel
 
 CACHE_VARIABLE = "CANN_HOST_CACHE"
@@ -228,6 +228,7 @@ def _link(root: Path, objects: Path, variant: Variant) -> None:
     if unknown:
         raise BuildError(f"the host CANN has no operator {', '.join(unknown)} that could be hidden")
     vendor.write_vendor_files(root, variant.old_header)
+    hccl.write_package(root, vendor.CANN_VERSION)
 
 
 def _operators(objects: Path) -> Set[str]:
