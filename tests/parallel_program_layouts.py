@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Tuple
 
 import mindspore as ms
@@ -156,7 +157,8 @@ def main() -> None:
     parser.add_argument("--recompute", action="store_true")
     parser.add_argument("--shard-optimizer", action="store_true")
     parser.add_argument("--steps", type=int, default=1)
-    parser.add_argument("--graphs", default="")
+    parser.add_argument("--graphs", help="folder for the compiled graphs")
+    parser.add_argument("--parameters", help="folder for the trained parameters, as this rank has them")
     options = parser.parse_args()
     ms.set_context(mode=ms.GRAPH_MODE, device_target="Ascend", jit_config={"jit_level": "O0"})
     if options.graphs:
@@ -189,6 +191,9 @@ def main() -> None:
         x = rng.normal(size=(BATCH, SEQUENCE, STREAMS, SIZE)).astype(np.float32)
         loss = step(Tensor(x))
         losses.append(float(loss.asnumpy()) if isinstance(loss, Tensor) else None)
+    if options.parameters:
+        values = {parameter.name: parameter.asnumpy() for parameter in network.trainable_params()}
+        np.savez(Path(options.parameters) / f"{rank}.npz", **values)
     print("LOSSES", json.dumps({"rank": rank, "losses": losses}), flush=True)
 
 
