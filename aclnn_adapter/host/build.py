@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Iterator, List, Sequence, Set, Tuple
 
-from . import elf, stubs, vendor
+from . import elf, hccl, stubs, vendor
 from .mindspore_needs import Wheel
 
 CACHE_VARIABLE = "CANN_HOST_CACHE"
@@ -164,7 +164,7 @@ def _compile(folder: Path, wheel: Wheel) -> None:
     generated = {
         "runtime/c_stubs.cc": stubs.c_stubs(sorted(wanted - mangled - served)),
         "ge/cxx_stubs.cc": stubs.cxx_stubs(mangled - served),
-        "hccl/c_stubs.cc": stubs.c_stubs(sorted(wheel.collective_symbols() - wanted)),
+        "hccl/c_stubs.cc": stubs.c_stubs(sorted(wheel.collective_symbols() - wanted - served)),
         "empty/empty.cc": "",
     }
     for name, text in generated.items():
@@ -228,7 +228,7 @@ def _link(root: Path, objects: Path, variant: Variant) -> None:
     library("libnnopbase", ["framework"], ["ascendcl"], "-Wl,-z,defs")
     hidden = [symbol for name in variant.hidden for symbol in (name, f"{name}GetWorkspaceSize")]
     library("libopapi", ["operators", "mhc", "csrc"], ["nnopbase", "ascendcl"], "-Wl,-z,defs", hidden=hidden)
-    library("libhccl", ["hccl"], ["ascendcl", "ge_runner"])
+    library("libhccl", ["hccl"], ["nnopbase", "ascendcl", "ge_runner"])
     library("libacl_op_compiler", ["empty"], ["nnopbase", "opapi", "ascendcl", "ge_runner"])
     for name in stubs.EMPTY_LIBRARIES:
         library(name, ["empty"], ["ascendcl", "ge_runner"])
@@ -236,6 +236,7 @@ def _link(root: Path, objects: Path, variant: Variant) -> None:
     if unknown:
         raise BuildError(f"the host CANN has no operator {', '.join(unknown)} that could be hidden")
     vendor.write_vendor_files(root, variant.old_header)
+    hccl.write_package(root, vendor.CANN_VERSION)
 
 
 def _operators(objects: Path) -> Set[str]:
