@@ -58,19 +58,19 @@ MINDFORMERS_HEAD = {"fn": "hc_fn.weight", "scale": "hc_scale", "base": "hc_base"
 
 
 class Block(nn.Cell):
-    def __init__(self, gamma: bool) -> None:
+    def __init__(self, gamma: bool, settings: Dict[str, Any]) -> None:
         super().__init__()
-        self.attn = HyperConnection(N, D, nn.Dense(D, D), use_gamma=gamma)
-        self.ffn = HyperConnection(N, D, nn.Dense(D, D), use_gamma=gamma)
+        self.attn = HyperConnection(N, D, nn.Dense(D, D), use_gamma=gamma, **settings)
+        self.ffn = HyperConnection(N, D, nn.Dense(D, D), use_gamma=gamma, **settings)
 
     def construct(self, x: Tensor) -> Tensor:
         return self.ffn(self.attn(x))
 
 
 class Network(nn.Cell):
-    def __init__(self, layers: int = 2, gamma: bool = False) -> None:
+    def __init__(self, layers: int = 2, gamma: bool = False, **settings: Any) -> None:
         super().__init__()
-        self.blocks = nn.CellList([Block(gamma) for _ in range(layers)])
+        self.blocks = nn.CellList([Block(gamma, settings) for _ in range(layers)])
         self.head = MhcHead(N, D)
 
     def construct(self, x: Tensor) -> Tensor:
@@ -87,6 +87,7 @@ def mapped(names: Dict[str, str]) -> Dict[str, str]:
 
 
 RELEASED, MODULES = mapped(interop.HF_NAMES), mapped(interop.TRANSFORMERS_NAMES)
+SAVED = mapped(interop.TRANSFORMERS_SAVED_NAMES)
 MINDFORMERS = mapped(interop.MINDFORMERS_NAMES)
 
 
@@ -96,6 +97,16 @@ def hf_model(layers: int = 2, names: Dict[str, str] = RELEASED) -> Arrays:
         for seed, key in ((2 * i, "blocks.{i}.attn.pre"), (2 * i + 1, "blocks.{i}.ffn.pre")):
             model.update({names[key].format(i=i, p=p): value for p, value in hf_connection(seed).items()})
     model.update({names["head"].format(p=p): value for p, value in hf_head(99).items()})
+    return model
+
+
+def mindformers_model(layers: int = 2) -> Arrays:
+    model: Arrays = {}
+    for i in range(layers):
+        for seed, part in ((2 * i, "attn"), (2 * i + 1, "ffn")):
+            connection = mindformers_connection(seed)
+            model.update({f"decoder.layers.{i}.{part}_hc.{name}": value for name, value in connection.items()})
+    model.update({f"decoder.hc_head.{MINDFORMERS_HEAD[name]}": value for name, value in hf_head(0).items()})
     return model
 
 

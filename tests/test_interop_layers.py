@@ -17,6 +17,7 @@ from tests.interop_models import (
     MINDFORMERS_HEAD,
     MODULES,
     RELEASED,
+    SAVED,
     Arrays,
     D,
     F,
@@ -117,12 +118,13 @@ def test_an_unknown_mixing_is_refused() -> None:
 
 
 def test_names_in_the_release_are_those_of_deepseek_and_in_the_modules_those_of_transformers() -> None:
-    released, modules = set(hf_model(1)), set(hf_model(1, MODULES))
+    released, modules, saved = set(hf_model(1)), set(hf_model(1, MODULES)), set(hf_model(1, SAVED))
     assert {"layers.0.hc_attn_fn", "layers.0.hc_ffn_scale", "hc_head_base"} <= released
     assert {"model.layers.0.attn_hc.fn", "model.layers.0.ffn_hc.scale", "model.hc_head.hc_base"} <= modules
+    assert {"model.layers.0.hc_attn_fn", "model.layers.0.hc_ffn_scale", "model.hc_head.hc_base"} <= saved
 
 
-@pytest.mark.parametrize("names", [RELEASED, MODULES])
+@pytest.mark.parametrize("names", [RELEASED, MODULES, SAVED])
 def test_a_model_as_a_dict_round_trips_bit_for_bit(names: Dict[str, str]) -> None:
     model = hf_model(3, names)
     params = interop.model_from_hf(model, names)
@@ -130,6 +132,39 @@ def test_a_model_as_a_dict_round_trips_bit_for_bit(names: Dict[str, str]) -> Non
     back = interop.model_to_hf(params, names)
     assert set(back) == set(model) - {"model.embed_tokens.weight"}
     assert all(same_bits(back[name], model[name]) for name in back)
+
+
+@pytest.mark.parametrize("has", [RELEASED, MODULES, SAVED])
+@pytest.mark.parametrize("named", [RELEASED, MODULES, SAVED])
+def test_any_of_the_three_namings_reads_any_dict(has: Dict[str, str], named: Dict[str, str]) -> None:
+    model = hf_model(2, has)
+    params, want = interop.model_from_hf(model, named), interop.model_from_hf(model, has)
+    assert set(params) == set(want)
+    assert all(same_bits(params[name], want[name]) for name in want)
+
+
+def test_half_a_layer_as_a_dict_is_named() -> None:
+    """The parts that are there would be taken, and the rest stay at its initial values."""
+    model = {name: value for name, value in hf_model(3).items() if "layers.1.hc_ffn" not in name}
+    with pytest.raises(ValueError, match=r"missing: layers\.1\.hc_ffn_\{p\} \(for blocks\.1\.ffn\.pre\), while"):
+        interop.model_from_hf(model, RELEASED)
+    stage = {name: value for name, value in hf_model(3).items() if "layers.0" not in name}
+    assert "blocks.2.ffn.pre.phi" in interop.model_from_hf(stage, RELEASED)
+
+
+@pytest.mark.parametrize("library", ["hf", "mindformers"])
+def test_a_number_without_dimensions_is_an_array_of_one(library: str) -> None:
+    if library == "hf":
+        tensors = hf_head(0)
+        params = interop.from_hf({**tensors, "scale": tensors["scale"].reshape(())})
+        assert same_bits(params["scale"], tensors["scale"])
+    else:
+        tensors = mindformers_connection(0)
+        flat = {name: value.reshape(()) if "alpha" in name else value for name, value in tensors.items()}
+        params = interop.from_mindformers(flat, version="2.1.0")
+        assert same_bits(params["alpha"], interop.from_mindformers(tensors, version="2.1.0")["alpha"])
+    with pytest.raises(ValueError, match=r"scale has shape \[1, 3\]; expected \[3\]"):
+        interop.from_hf({**hf_connection(0), "scale": np.ones((1, 3), np.float32)})
 
 
 def test_a_networks_parameters_go_out_as_a_dict_and_come_back() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import mindspore as ms
 import ml_dtypes
@@ -15,13 +15,14 @@ from mindspore import Tensor, nn
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from ms_mhc import MhcPre, interop
+from ms_mhc import HyperConnection, MhcPre, interop
 from tests.interop_models import (
     BF16,
+    CELLS,
     MINDFORMERS,
-    MINDFORMERS_HEAD,
     MODULES,
     RELEASED,
+    SAVED,
     Arrays,
     D,
     N,
@@ -29,11 +30,13 @@ from tests.interop_models import (
     assert_loaded,
     assert_untouched,
     change,
+    hf_connection,
     hf_head,
     hf_model,
     in_one_file,
     in_shards,
     mindformers_connection,
+    mindformers_model,
     same_bits,
     values,
     without,
@@ -41,7 +44,7 @@ from tests.interop_models import (
 
 
 @pytest.mark.parametrize("store", [in_one_file, in_shards])
-@pytest.mark.parametrize("names", [RELEASED, MODULES])
+@pytest.mark.parametrize("names", [RELEASED, MODULES, SAVED])
 def test_a_network_loads_a_checkpoint_and_saves_the_same_one(tmp_path: Path, store: Any, names: Any) -> None:
     network, model = Network(), hf_model(names=names)
     before = values(network)
@@ -78,6 +81,84 @@ def test_sharded_files_have_an_index_that_others_can_read(tmp_path: Path) -> Non
     interop.load_hf(other, out / "model.safetensors.index.json", RELEASED)
 
 
+@pytest.mark.parametrize("has", [RELEASED, MODULES, SAVED])
+@pytest.mark.parametrize("named", [RELEASED, MODULES, SAVED])
+def test_any_of_the_three_namings_reads_any_checkpoint(
+    tmp_path: Path, has: Dict[str, str], named: Dict[str, str]
+) -> None:
+    network, model = Network(), hf_model(names=has)
+    before = values(network)
+    path = in_one_file(tmp_path, model)
+    assert set(interop.load_hf(network, path, named)) == set(model) - {"model.embed_tokens.weight"}
+    assert_loaded(network, before)
+    templates = {f"blocks.{i}.{part}.pre": named[CELLS[part]] for i in range(2) for part in ("attn", "ffn")}
+    again = Network()
+    interop.load_hf(again, path, lambda cell: templates.get(cell, named["head"]).replace("{i}", cell[7:8]))
+    assert_loaded(again, values(again))
+
+
+def test_what_is_wrong_is_named_as_the_checkpoint_spells_it(tmp_path: Path) -> None:
+    model = without(hf_model(names=SAVED), "model.layers.1.hc_attn_scale")
+    model["model.layers.0.hc_ffn_base"] = np.ones(3, np.float32)
+    with pytest.raises(ValueError, match="nothing was written") as error:
+        interop.load_hf(Network(), in_one_file(tmp_path, model), RELEASED)
+    assert "missing: model.layers.1.hc_attn_scale (for blocks.1.attn.pre)" in str(error.value)
+    assert "model.layers.0.hc_ffn_base has shape [3]" in str(error.value)
+
+
+def test_one_tensor_under_two_names_is_refused(tmp_path: Path) -> None:
+    model = {**hf_model(), "model.layers.0.attn_hc.fn": np.zeros((24, 24), np.float32)}
+    with pytest.raises(ValueError, match=r"unexpected: model\.layers\.0\.attn_hc\.fn, which no cell takes"):
+        interop.load_hf(Network(), in_one_file(tmp_path, model), RELEASED)
+
+
+def test_names_of_ones_own_that_look_alike_are_left_as_they_are(tmp_path: Path) -> None:
+    names = {"blocks.{i}.attn.pre": "layers.{i}.hc_attn_{p}", "blocks.{i}.ffn.pre": "model.layers.{i}.hc_attn_{p}"}
+    model = hf_model(names={**names, "head": "hc_head_{p}"})
+    network = Network()
+    before = values(network)
+    interop.load_hf(network, in_one_file(tmp_path, model), {**names, "head": "hc_head_{p}"})
+    assert_loaded(network, before)
+
+
+class AttentionOnly(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.CellList([HyperConnection(N, D, nn.Dense(D, D)) for _ in range(2)])
+
+
+@pytest.mark.parametrize("names", [RELEASED, MODULES, SAVED])
+def test_connections_that_the_network_lacks_are_named(tmp_path: Path, names: Dict[str, str]) -> None:
+    """No pattern speaks of them, but the checkpoint's network had them."""
+    path = in_one_file(tmp_path, hf_model(names=names))
+    only = {"blocks.{i}.pre": interop.HF_NAMES["attn"]}
+    ffn = names[CELLS["ffn"]].format(i=0, p="fn")
+    with pytest.raises(ValueError, match=rf"unexpected: {re.escape(ffn)}, which no cell takes; allow_extra=True"):
+        interop.load_hf(AttentionOnly(), path, only)
+    assert len(interop.load_hf(AttentionOnly(), path, only, allow_extra=True)) == 6
+
+
+def test_next_token_layers_may_be_left_out(tmp_path: Path) -> None:
+    """Every released checkpoint has one."""
+    model = hf_model()
+    model.update({f"mtp.0.hc_attn_{p}": value for p, value in hf_connection(7).items()})
+    model.update({f"mtp.0.hc_head_{p}": value for p, value in hf_head(8).items()})
+    network = Network()
+    before = values(network)
+    interop.load_hf(network, in_one_file(tmp_path, model), RELEASED)
+    assert_loaded(network, before)
+
+
+def test_numbers_without_dimensions_are_arrays_of_one(tmp_path: Path) -> None:
+    names = {"": "hc.{p}"}
+    tensors = mindformers_connection(0)
+    flat = {f"hc.{name}": value.reshape(()) if "alpha" in name else value for name, value in tensors.items()}
+    cell = MhcPre(N, D)
+    interop.load_mindformers(cell, in_one_file(tmp_path, flat), names, version="2.1.0")
+    want = np.concatenate([tensors[f"alpha_{name}"] for name in ("pre", "post", "res")])
+    assert same_bits(cell.alpha.asnumpy(), want)
+
+
 def test_bfloat16_checkpoints_are_widened_exactly(tmp_path: Path) -> None:
     model = {name: value.astype(BF16) for name, value in hf_model().items()}
     network = Network()
@@ -90,12 +171,7 @@ def test_bfloat16_checkpoints_are_widened_exactly(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mixing", ["h_res @ x", "h_res.T @ x"])
 @pytest.mark.parametrize("shard", [None, 2000])
 def test_mindspore_transformers_checkpoints_round_trip(tmp_path: Path, mixing: str, shard: Optional[int]) -> None:
-    model: Arrays = {}
-    for i in range(2):
-        for seed, part in ((2 * i, "attn"), (2 * i + 1, "ffn")):
-            connection = mindformers_connection(seed)
-            model.update({f"decoder.layers.{i}.{part}_hc.{name}": value for name, value in connection.items()})
-    model.update({f"decoder.hc_head.{MINDFORMERS_HEAD[name]}": value for name, value in hf_head(0).items()})
+    model = mindformers_model()
     network = Network(gamma=True)
     interop.load_mindformers(network, in_shards(tmp_path, model), MINDFORMERS, mixing=mixing)
     pre = network.blocks[1].attn.pre
