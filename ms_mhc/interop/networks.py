@@ -10,7 +10,8 @@ from mindspore import Tensor, nn, ops
 from ms_mhc import checks
 from ms_mhc.interop import layouts, saving, settings
 from ms_mhc.interop.arrays import Arrays
-from ms_mhc.interop.files import Checkpoint, PathLike
+from ms_mhc.interop.checkpoint import Checkpoint
+from ms_mhc.interop.files import PathLike
 from ms_mhc.interop.layouts import HF, Library, mindformers
 from ms_mhc.interop.names import Mapper, Names, Spelling, kind_of, respelled, spelling_of
 from ms_mhc.interop.settings import Config, ConfigLike, Expected
@@ -85,9 +86,12 @@ def _extra(available: Sequence[str], taken: Set[str], patterns: Names, left: Set
     network computes something else.
     """
     lines = []
+    every = set(available)
     for name in available:
-        kind = kind_of(name)
-        if name not in taken and (patterns.ours(name) or (kind and kind not in left)):
+        family = kind_of(name)
+        first, _, rest = name.partition(".")
+        state = first != "model" and rest in every  # an optimizer's, adam_m.NAME
+        if name not in taken and not state and (patterns.ours(name) or (family and family not in left)):
             lines.append(f"unexpected: {name}, which no cell takes; allow_extra=True lets it pass")
     return lines
 
@@ -160,8 +164,9 @@ def load_hf(
 
     Args:
         network: any cell. Its ``MhcPre`` and ``MhcHead`` parameters must be float32, as they are unless cast.
-        path: a ``.safetensors`` file, an index, or a folder with either. A folder with both is refused where they
-            differ in what is read.
+        path: a ``.safetensors`` file, an index, or a folder with either: Hugging Face's, that of
+            ``mindspore.unified_safetensors``, or one iteration of MindSpore Transformers on many devices, whose slices
+            are put together. A folder with a checkpoint in two forms is refused where they differ in what is read.
         names: cells to tensors as in :mod:`ms_mhc.interop`, or a function from a cell's name to its tensors' name with
             ``{p}``. Every such cell must be mapped; ``None`` leaves one alone. ``HF_NAMES``, ``TRANSFORMERS_NAMES`` and
             ``TRANSFORMERS_SAVED_NAMES`` are three spellings of one name: any of them finds the one that the file has.

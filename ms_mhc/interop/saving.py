@@ -10,7 +10,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from ms_mhc.interop.arrays import Array
-from ms_mhc.interop.files import INDEX, SINGLE, WHOLE, PathLike
+from ms_mhc.interop.checkpoint import INDEX, SINGLE, whole
+from ms_mhc.interop.files import PathLike
 
 
 def save(
@@ -61,10 +62,11 @@ def save(
 
 def _refuse_two(folder: Path, own: str) -> None:
     """Who reads the folder could take either."""
-    for name in WHOLE:
-        if name != own and (folder / name).is_file():
+    for path in whole(folder):
+        if path.name != own:
             raise ValueError(
-                f"interop: {folder} already holds a checkpoint in another form, {name}; remove it, or save elsewhere"
+                f"interop: {folder} already holds a checkpoint in another form, {path.name}; remove it, or save "
+                f"elsewhere"
             )
 
 
