@@ -1,7 +1,7 @@
 """Build the host CANN once and keep it in a cache folder.
 
-A cache folder holds the objects that were compiled for one MindSpore and one state of the sources, and beside them one
-CANN installation per variant: which entry points are hidden, and which header is served.
+A cache folder holds the objects that were compiled for the installed frameworks and one state of the sources, and
+beside them one CANN installation per variant: which entry points are hidden, and which header is served.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Iterator, List, Sequence, Set, Tuple
 
-from . import elf, stubs, vendor
-from .mindspore_needs import Wheel
+from . import clients, elf, stubs, vendor
 
 CACHE_VARIABLE = "CANN_HOST_CACHE"
 COMPILER = "g++"
@@ -29,6 +28,7 @@ _HERE = Path(__file__).resolve().parent
 _SOURCES = _HERE / "src"
 _CSRC = _HERE.parents[1] / "ms_mhc/csrc"  # the mathematics: the host computes it where the vendor has kernels
 _FLAGS = ["-std=c++17", "-O3", "-march=native", "-fPIC", "-fopenmp", "-fvisibility=hidden"]
+_VERSION = f'-DCANN_VERSION="{vendor.CANN_VERSION}"'
 _WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 _OLD_STRINGS = "-D_GLIBCXX_USE_CXX11_ABI=0"  # what MindSpore's Ascend libraries are compiled with
 
@@ -72,10 +72,11 @@ def cache_root() -> Path:
 
 def installation(variant: Variant) -> Path:
     """The root of a CANN installation, built if it is not there yet."""
-    wheel = Wheel.installed()
+    served = clients.installed()
     sources = _source_files()
-    key = _digest([wheel.version.encode(), _machine(), *(s.read_bytes() for s in sources)])
-    root = cache_root() / f"mindspore-{wheel.version}-{key}"
+    names = "-".join(f"{client.name}-{client.version}" for client in served)
+    key = _digest([names.encode(), _machine(), *(s.read_bytes() for s in sources)])
+    root = cache_root() / f"{names}-{key}"
     target = root / variant.folder / "cann"  # MindSpore looks for "cann" in the path of its libraries
     if target.is_dir():
         return target
@@ -89,7 +90,7 @@ def installation(variant: Variant) -> Path:
     with _lock(root / "lock"):
         if not (root / "objects").is_dir():
             with _appearing(root / "objects") as folder:
-                _compile(folder, wheel)
+                _compile(folder, served)
         if not target.is_dir():
             with _appearing(target.parent) as folder:
                 _link(folder / "cann", root / "objects", variant)
@@ -136,7 +137,7 @@ def _appearing(target: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _compile(folder: Path, wheel: Wheel) -> None:
+def _compile(folder: Path, served: Sequence[clients.Client]) -> None:
     """Every object file, in one folder per library."""
     table = folder / "framework/contract_table.cc"
     table.parent.mkdir()
@@ -146,16 +147,17 @@ def _compile(folder: Path, wheel: Wheel) -> None:
     jobs += [(s, folder / "csrc" / (s.stem + ".o")) for s in sorted(_CSRC.glob("*.cc"))]
     _compile_all(jobs)
 
-    # What MindSpore wants and the sources do not define becomes a stub.
-    served: Set[str] = set()
+    # What a client wants and the sources do not define becomes a stub.
+    defined: Set[str] = set()
     for _, built in jobs:
-        served |= elf.object_symbols(built).defined
-    wanted = wheel.linked_symbols() | wheel.looked_up_symbols()
+        defined |= elf.object_symbols(built).defined
+    wanted = {name for client in served for name in client.linked_symbols() | client.looked_up_symbols()}
+    collective = {name for client in served for name in client.collective_symbols()}
     mangled = {name for name in wanted if name.startswith("_Z")}
     generated = {
-        "runtime/c_stubs.cc": stubs.c_stubs(sorted(wanted - mangled - served)),
-        "ge/cxx_stubs.cc": stubs.cxx_stubs(mangled - served),
-        "hccl/c_stubs.cc": stubs.c_stubs(sorted(wheel.collective_symbols() - wanted)),
+        "runtime/c_stubs.cc": stubs.c_stubs(sorted(wanted - mangled - defined)),
+        "ge/cxx_stubs.cc": stubs.cxx_stubs(mangled - defined),
+        "hccl/c_stubs.cc": stubs.c_stubs(sorted(collective - wanted)),
         "empty/empty.cc": "",
     }
     for name, text in generated.items():
@@ -182,7 +184,7 @@ def _compile_one(source: Path, target: Path, headers: str) -> None:
     """An object file, from the cache if neither the source nor a header changed since it was compiled."""
     flags = [*_FLAGS, f"-I{_SOURCES}", f"-I{_CSRC}"]
     if source.parent != _CSRC:
-        flags += _WARNINGS
+        flags += [*_WARNINGS, _VERSION]
     if target.parent.name == "ge":
         flags.append(_OLD_STRINGS)
     key = _digest([source.read_bytes(), headers.encode(), repr(flags).encode(), _machine()])
