@@ -12,12 +12,23 @@ from . import elf
 
 # torch_npu raises where one of these cannot be found by name. Each has an effect and no result, so that a function
 # which does nothing and succeeds is right for it. It does without the other functions that it looks for.
-_LOOKED_UP = """
-aclSetCompileopt aclrtCtxSetSysParamOpt aclrtDestroyStreamForce aclrtGetLastError aclrtPeekAtLastError
-aclrtSetDeviceSatMode aclrtSetOpExecuteTimeOut aclrtSetOpWaitTimeout aclrtSetStreamFailureMode aclrtSetSysParamOpt
-aclrtSubscribeReport aclrtSynchronizeDevice aclrtSynchronizeDeviceWithTimeout aclrtSynchronizeStreamWithTimeout
-aclrtUnSubscribeReport
-""".split()
+_LOOKED_UP = (
+    "aclSetCompileopt",
+    "aclrtCtxSetSysParamOpt",
+    "aclrtDestroyStreamForce",
+    "aclrtGetLastError",
+    "aclrtPeekAtLastError",
+    "aclrtSetDeviceSatMode",
+    "aclrtSetOpExecuteTimeOut",
+    "aclrtSetOpWaitTimeout",
+    "aclrtSetStreamFailureMode",
+    "aclrtSetSysParamOpt",
+    "aclrtSubscribeReport",
+    "aclrtSynchronizeDevice",
+    "aclrtSynchronizeDeviceWithTimeout",
+    "aclrtSynchronizeStreamWithTimeout",
+    "aclrtUnSubscribeReport",
+)
 
 
 @dataclass(frozen=True)
@@ -33,13 +44,12 @@ class TorchNpu:
     @staticmethod
     def installed() -> Optional[TorchNpu]:
         """The torch_npu of this interpreter, without importing it; ``None`` if there is none."""
-        found = [importlib.util.find_spec(name) for name in ("torch_npu", "torch")]
-        roots = [Path(spec.origin).parent for spec in found if spec is not None and spec.origin is not None]
-        if len(roots) < len(found):
+        root, torch = _folder("torch_npu"), _folder("torch")
+        if root is None or torch is None:
             return None
-        version_file = roots[0] / "version.py"
+        version_file = root / "version.py"
         match = re.search(r"__version__ = ['\"]([^'\"]+)", version_file.read_text()) if version_file.is_file() else None
-        return TorchNpu(*roots, match.group(1) if match else "unknown")
+        return TorchNpu(root, torch, match.group(1) if match else "unknown")
 
     def libraries(self) -> List[Path]:
         """What ``import torch_npu`` loads of the wheel: its extension module and what that is linked against."""
@@ -64,3 +74,8 @@ class TorchNpu:
     def collective_symbols(self) -> Set[str]:
         """The one HCCL function that every program asks for. A process group says that HCCL lacks the others."""
         return {"HcclSetConfig"}
+
+
+def _folder(package: str) -> Optional[Path]:
+    spec = importlib.util.find_spec(package)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
