@@ -5,11 +5,24 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Dict, List, Sequence, Union
+from typing import Dict, Iterable, Union
 
-from ..operators import A2, A3, A5, MHC_PRE_BACKWARD, OPERATORS, TENSOR, Argument, Operator
+from ..operators import (
+    A2,
+    A3,
+    A5,
+    MHC_PRE_BACKWARD,
+    MHC_PRE_BACKWARD_V2,
+    MHC_PRE_SINKHORN_BACKWARD,
+    OPERATORS,
+    TENSOR,
+    Argument,
+    Limits,
+    Operator,
+)
 
 SOC_VERSIONS = (A5, A3, A2)
+_CONST_OUTPUTS = (MHC_PRE_BACKWARD, MHC_PRE_BACKWARD_V2, MHC_PRE_SINKHORN_BACKWARD)  # in the vendor's headers
 CANN_VERSION = "9.1.0"
 PYTHON_FOLDER = "opp/built-in/op_impl/ai_core/tbe"
 
@@ -74,8 +87,7 @@ def header(operator: Operator) -> str:
 def _parameter(argument: Argument, operator: Operator) -> str:
     if argument.c_type != TENSOR:
         return f"{argument.c_type} {argument.name}"
-    # The outputs of the first backward operator are const in the vendor's header too.
-    constant = argument.role == "input" or operator.name.startswith(MHC_PRE_BACKWARD.name)
+    constant = argument.role == "input" or operator in _CONST_OUTPUTS
     return f"{'const ' if constant else ''}aclTensor *{argument.name}"
 
 
@@ -107,8 +119,8 @@ def _information(operator: Operator) -> Dict[str, object]:
         entries[f"attr_{argument.snake_name}"] = {
             "paramType": "optional",
             # The vendor's files know no double: they say float where the C prototype has either.
-            "type": "int" if argument.c_type == "int64_t" else "float",
-            "defaultValue": str(argument.default),
+            "type": {"int64_t": "int", "bool": "bool"}.get(argument.c_type, "float"),
+            "defaultValue": str(argument.default).lower(),
             "value": "all",
         }
     return entries
@@ -126,14 +138,16 @@ def contract_table() -> str:
 
 def _operator(operator: Operator) -> str:
     arguments = ",\n".join(f"      {_argument(a)}" for a in operator.arguments)
-    limits: List[str] = []
-    for soc, limit in operator.limits.items():
-        most = "{}" if limit.max_hidden_size is None else str(limit.max_hidden_size)
-        iterations = "{}" if limit.num_iters is None else f"{{{{{limit.num_iters[0]}, {limit.num_iters[1]}}}}}"
-        streams = _list(limit.num_streams or ())
-        size = f"{limit.min_hidden_size}, {most}, {limit.hidden_size_multiple}"
-        limits.append(f'{{"{soc}", {{{streams}, {size}, {iterations}}}}}')
+    limits = [f'{{"{soc}", {_limits(limit)}}}' for soc, limit in operator.limits.items()]
     return f'    {{"{operator.name}",\n     {{\n{arguments}\n     }},\n     {{{", ".join(limits)}}}}}'
+
+
+def _limits(limits: Limits) -> str:
+    most = "{}" if limits.max_hidden_size is None else str(limits.max_hidden_size)
+    iterations = "{}" if limits.num_iters is None else f"{{{{{limits.num_iters[0]}, {limits.num_iters[1]}}}}}"
+    hf32 = _list("true" if precision == "hf32" else "false" for precision in limits.precisions)
+    values = [_list(limits.num_streams or ()), limits.min_hidden_size, most, limits.hidden_size_multiple]
+    return _list([*values, _list(limits.hidden_sizes or ()), iterations, _list(limits.token_dims), hf32])
 
 
 def _argument(argument: Argument) -> str:
@@ -153,5 +167,5 @@ def _dim(dim: Union[str, int]) -> str:
     return f"{{{factor}, {_list(symbols)}}}"
 
 
-def _list(items: Sequence[object]) -> str:
+def _list(items: Iterable[object]) -> str:
     return "{" + ", ".join(str(item) for item in items) + "}"

@@ -51,7 +51,7 @@ Plan prepare_pre(const char *name, const PreTensors &t, double norm_eps, double 
   check.not_null({"hRes"});
   check.ranks("output");
   check.all_or_none({"invRmsOptional", "hMixOptional", "hPreOptional"});
-  static const contract::Limits unlimited{{4, 6, 8}, 1, {}, 16, {}};  // the parameter check knows no soc
+  static const contract::Limits unlimited{{4, 6, 8}, 1, {}, 16, {}, {}, {}, {}};  // the parameter check knows no soc
   check.streams_within(unlimited, kInvalid);
   check.hidden_multiple(unlimited, kInvalid);
   check.shapes();

@@ -96,7 +96,7 @@ Plan sinkhorn(const Tensor *x, float eps, std::int64_t iterations, Tensor *outpu
   }
   require(output->shape == x->shape, kInvalid, check.where("output"), " ", output->describe(), " is not like x");
   require(x->rank() == 3 || x->rank() == 4, kInvalid, check.where("x"), " has rank ", x->rank(), ", not 3 or 4");
-  static const contract::Limits parameters{{4, 6, 8}, 1, {}, 1, {{1, 100}}};  // the parameter check knows no soc
+  static const contract::Limits parameters{{4, 6, 8}, 1, {}, 1, {}, {{1, 100}}, {}, {}};  // the parameter check knows no soc
   require(iterations >= parameters.iterations->first && iterations <= parameters.iterations->second, kInvalid,
           check.where("numIters"), " is ", iterations, ", not 1 to 100");
   check.streams_within(parameters, kInvalid);
@@ -168,7 +168,7 @@ Plan sinkhorn_backward(const Tensor *grad_output, const Tensor *norm, const Tens
   if (grad_output->empty()) return {[] {}};
   check.dtypes();
   check.ranks("");
-  static const contract::Limits parameters{{4, 6, 8}, 1, {}, 1, {}};
+  static const contract::Limits parameters{{4, 6, 8}, 1, {}, 1, {}, {}, {}, {}};
   check.streams_within(parameters, kInvalid);
   const std::int64_t per_iteration = 2 * check.size("T") * check.size("N") * kPadded;
   const std::int64_t iterations = norm->size() / per_iteration;  // nothing else tells how many there were
