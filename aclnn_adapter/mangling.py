@@ -46,11 +46,15 @@ class _Reader:
         self.position += len(expected) if found else 0
         return found
 
-    def take(self) -> str:
+    def peek(self) -> str:
         if self.position >= len(self.text):
             raise MangledNameError(f"{self.text} ends too early")
+        return self.text[self.position]
+
+    def take(self) -> str:
+        found = self.peek()
         self.position += 1
-        return self.text[self.position - 1]
+        return found
 
     def remember(self, name: str) -> str:
         self.remembered.append(name)
@@ -67,7 +71,7 @@ class _Reader:
             return self.nested()
         if self.skip("Dn"):
             return "std::nullptr_t"
-        if self.text[self.position : self.position + 1] in "S0123456789":
+        if self.peek() in "S0123456789":
             return self.plain()
         letter = self.take()
         if letter not in _BUILTIN:
@@ -76,15 +80,13 @@ class _Reader:
 
     def plain(self) -> str:
         """A name outside namespaces or in ``std``, or one seen before, with its template arguments."""
-        known = self.text[self.position] == "S" and not self.text.startswith("St", self.position)
-        name = self.substitution() if known else self.remember(self.standard() + self.word())
+        name = self.substitution() if self.at_substitution() else self.remember(self.standard() + self.word())
         return self.with_arguments(name)
 
     def nested(self) -> str:
-        known = self.text[self.position] == "S" and not self.text.startswith("St", self.position)
-        name = self.substitution() if known else self.standard().rstrip(":")
+        name = self.substitution() if self.at_substitution() else self.standard().rstrip(":")
         while not self.skip("E"):
-            if self.text.startswith("I", self.position):
+            if self.peek() == "I":
                 name = self.with_arguments(name)
             else:
                 name = self.remember(f"{name}::{self.word()}" if name else self.word())
@@ -107,18 +109,23 @@ class _Reader:
 
     def word(self) -> str:
         digits = ""
-        while self.text[self.position : self.position + 1].isdigit():
+        while self.peek().isdigit():
             digits += self.take()
         if not digits:
             raise MangledNameError(f"{self.text} has no name at {self.position}")
         return "".join(self.take() for _ in range(int(digits)))
 
+    def at_substitution(self) -> bool:
+        return self.peek() == "S" and not self.text.startswith("St", self.position)
+
     def substitution(self) -> str:
         self.take()  # S
-        if self.text[self.position] in _STANDARD:
+        if self.peek() in _STANDARD:
             return _STANDARD[self.take()]
         number = 0
         for digit in (sequence := self.until("_")):
+            if digit not in _DIGITS:
+                raise MangledNameError(f"{self.text} has no number at {self.position}")
             number = number * len(_DIGITS) + _DIGITS.index(digit)
         index = number + 1 if sequence else 0
         if index >= len(self.remembered):

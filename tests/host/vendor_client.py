@@ -25,11 +25,15 @@ def problem() -> str:
     python = interpreter()
     if not python.is_file():
         reason = ROOT / ".venv-vendor/missing"
-        return reason.read_text().strip() if reason.is_file() else f"no torch_npu: {python} does not exist (make vendor)"
+        return (
+            reason.read_text().strip() if reason.is_file() else f"no torch_npu: {python} does not exist (make vendor)"
+        )
     done = subprocess.run([str(python), "-c", _LOOK], capture_output=True, text=True, check=False)
     if done.returncode:
         return f"no torch_npu: {python} lacks it or torch"
     versions: Tuple[str, ...] = tuple(word.split("+")[0] for word in done.stdout.split())
     if versions != (WANTED, WANTED):
-        return f"torch {versions[0]} with torch_npu {versions[1]} at {python}; these tests are made for {WANTED} of both"
+        return (
+            f"torch {versions[0]} with torch_npu {versions[1]} at {python}; these tests are made for {WANTED} of both"
+        )
     return ""
