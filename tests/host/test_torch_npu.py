@@ -109,11 +109,12 @@ def arrived(request: pytest.FixtureRequest, vendor_host: Host) -> Arrived:
     result = vendor_host.run(head + _PROGRAM, "--check-leaks", *options)
     assert "nothing left" in result.errors
     given = [json.loads(line) for line in result.output.splitlines() if line.startswith("{")]
-    calls = {phase: [c for c in result.trace if c["operator"] in OPERATORS and c["phase"] == phase] for phase in (1, 2)}
-    for phase in calls:
-        assert {c["status"] for c in calls[phase]} == {0}
-        assert [c["operator"] for c in calls[phase]] == [g["operator"] for g in given]
-    return list(zip(given, calls[1]))
+    ours = [call for call in result.trace if call["operator"] in OPERATORS]
+    prepared, launched = ([call for call in ours if call["phase"] == phase] for phase in (1, 2))
+    for calls in (prepared, launched):
+        assert {call["status"] for call in calls} == {0}
+        assert [call["operator"] for call in calls] == [g["operator"] for g in given]
+    return list(zip(given, prepared))
 
 
 def by_argument(arrived: Arrived) -> Iterator[Tuple[str, Any, Dict[str, Any], Any]]:

@@ -1,4 +1,7 @@
 // Operators over lists of tensors: each entry on its own, with the functions of the operators over single tensors.
+#include <atomic>
+#include <cmath>
+
 #include "framework/operator.h"
 #include "operators/engine.h"
 #include "operators/functions.h"
@@ -117,11 +120,11 @@ Plan unscale(const TensorList &grads, const Tensor &found_inf, const Tensor &inv
   return {[&] {
     float scale = 1;
     load(inverse_scale, 0, 1, 1, &scale);
-    bool finite = true;
+    std::atomic<bool> finite = true;  // elements are seen by several threads
     for (const auto &grad : grads.tensors) {
       map<float>(
         [&finite, scale](float g) {
-          finite = finite && std::isfinite(g);
+          if (!std::isfinite(g)) finite = false;
           return g * scale;
         },
         *grad, *grad);
