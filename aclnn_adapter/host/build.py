@@ -1,7 +1,7 @@
 """Build the host CANN once and keep it in a cache folder.
 
-A cache folder holds the objects that were compiled for one MindSpore and one state of the sources, and beside them one
-CANN installation per variant: which entry points are hidden, and which header is served.
+A cache folder holds the objects that were compiled for the installed frameworks and one state of the sources, and
+beside them one CANN installation per variant: which entry points are hidden, and which header is served.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Iterator, List, Sequence, Set, Tuple
 
+<<<<<<< HEAD
 from . import elf, hccl, stubs, vendor
 from .mindspore_needs import Wheel
+=======
+from . import clients, elf, stubs, vendor
+>>>>>>> npu
 
 CACHE_VARIABLE = "CANN_HOST_CACHE"
 COMPILER = "g++"
@@ -31,6 +35,7 @@ _HERE = Path(__file__).resolve().parent
 _SOURCES = _HERE / "src"
 _CSRC = _HERE.parents[1] / "ms_mhc/csrc"  # the mathematics: the host computes it where the vendor has kernels
 _FLAGS = ["-std=c++17", "-O3", "-march=native", "-fPIC", "-fopenmp", "-fvisibility=hidden"]
+_VERSION = f'-DCANN_VERSION="{vendor.CANN_VERSION}"'
 _WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 _OLD_STRINGS = "-D_GLIBCXX_USE_CXX11_ABI=0"  # what MindSpore's Ascend libraries are compiled with
@@ -75,10 +80,11 @@ def cache_root() -> Path:
 
 def installation(variant: Variant) -> Path:
     """The root of a CANN installation, built if it is not there yet."""
-    wheel = Wheel.installed()
+    served = clients.installed()
     sources = _source_files()
-    key = _digest([wheel.version.encode(), _machine(), *(s.read_bytes() for s in sources)])
-    root = cache_root() / f"mindspore-{wheel.version}-{key}"
+    names = "-".join(f"{client.name}-{client.version}" for client in served)
+    key = _digest([names.encode(), _machine(), *(s.read_bytes() for s in sources)])
+    root = cache_root() / f"{names}-{key}"
     target = root / variant.folder / "cann"  # MindSpore looks for "cann" in the path of its libraries
     if target.is_dir():
         return target
@@ -95,7 +101,7 @@ def installation(variant: Variant) -> Path:
     with _lock(root / "lock"):
         if not (root / "objects").is_dir():
             with _appearing(root / "objects") as folder:
-                _compile(folder, wheel)
+                _compile(folder, served)
         if not target.is_dir():
             with _appearing(target.parent) as folder:
                 _link(folder / "cann", root / "objects", variant)
@@ -142,7 +148,7 @@ def _appearing(target: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _compile(folder: Path, wheel: Wheel) -> None:
+def _compile(folder: Path, served: Sequence[clients.Client]) -> None:
     """Every object file, in one folder per library."""
     jobs = []
     from_contract = {"framework/contract_table": vendor.contract_table(), "mhc/entry_points": vendor.entry_points()}
@@ -155,16 +161,23 @@ def _compile(folder: Path, wheel: Wheel) -> None:
     jobs += [(s, folder / "csrc" / (s.stem + ".o")) for s in sorted(_CSRC.glob("*.cc"))]
     _compile_all(jobs)
 
-    # What MindSpore wants and the sources do not define becomes a stub.
-    served: Set[str] = set()
+    # What a client wants and the sources do not define becomes a stub.
+    defined: Set[str] = set()
     for _, built in jobs:
-        served |= elf.object_symbols(built).defined
-    wanted = wheel.linked_symbols() | wheel.looked_up_symbols()
+        defined |= elf.object_symbols(built).defined
+    wanted = {name for client in served for name in client.linked_symbols() | client.looked_up_symbols()}
+    collective = {name for client in served for name in client.collective_symbols()}
     mangled = {name for name in wanted if name.startswith("_Z")}
     generated = {
+<<<<<<< HEAD
         "runtime/c_stubs.cc": stubs.c_stubs(sorted(wanted - mangled - served)),
         "ge/cxx_stubs.cc": stubs.cxx_stubs(mangled - served),
         "hccl/c_stubs.cc": stubs.c_stubs(sorted(wheel.collective_symbols() - wanted - served)),
+=======
+        "runtime/c_stubs.cc": stubs.c_stubs(sorted(wanted - mangled - defined)),
+        "ge/cxx_stubs.cc": stubs.cxx_stubs(mangled - defined),
+        "hccl/c_stubs.cc": stubs.c_stubs(sorted(collective - wanted)),
+>>>>>>> npu
         "empty/empty.cc": "",
     }
     for name, text in generated.items():
@@ -178,6 +191,7 @@ def _compile_all(jobs: Sequence[Tuple[Path, Path]]) -> None:
         list(pool.map(lambda job: _compile_one(*job), jobs))
 
 
+<<<<<<< HEAD
 def _with_headers(source: Path) -> List[Path]:
     """A source file and the headers of ours that it includes, directly or not."""
     found = [source]
@@ -191,6 +205,13 @@ def _with_headers(source: Path) -> List[Path]:
 def _compile_one(source: Path, target: Path) -> None:
     """An object file, from the cache if neither the source nor its headers changed since it was compiled."""
     flags = [*_FLAGS, *(_WARNINGS if source.parent != _CSRC else [])]
+=======
+def _compile_one(source: Path, target: Path, headers: str) -> None:
+    """An object file, from the cache if neither the source nor a header changed since it was compiled."""
+    flags = [*_FLAGS, f"-I{_SOURCES}", f"-I{_CSRC}"]
+    if source.parent != _CSRC:
+        flags += [*_WARNINGS, _VERSION]
+>>>>>>> npu
     if target.parent.name == "ge":
         flags.append(_OLD_STRINGS)
     key = _digest([*(p.read_bytes() for p in _with_headers(source)), repr(flags).encode(), _machine()])
