@@ -39,7 +39,8 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _file(text: str) -> Path:
+def file_to_write(text: str) -> Path:
+    """A file that can be written: its folder is there, and nothing else is in its place."""
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"the folder of {text!r} does not exist")
@@ -73,8 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--against", type=_there, action="append", metavar="PATH", help="a file of contenders, or a folder; repeatable"
     )
-    parser.add_argument("--json", type=_file, metavar="FILE", help="write the result there, after every row")
-    parser.add_argument("--plot", type=_file, metavar="FILE", help="draw it there, with our time against T")
+    parser.add_argument("--json", type=file_to_write, metavar="FILE", help="write the result there, after every row")
+    parser.add_argument("--plot", type=file_to_write, metavar="FILE", help="draw it there, with our time against T")
     parser.add_argument("--scaling", action="store_true", help="our time against T without a picture")
     parser.add_argument("--no-memory", action="store_true", help="skip peak memory, which takes a process per number")
     parser.add_argument("--quick", action="store_true", help="one small shape, few rounds, no memory")
