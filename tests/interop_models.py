@@ -11,8 +11,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from safetensors.numpy import save_file
 
-from ms_mhc import HyperConnection, interop
-from ms_mhc import MhcHead
+from ms_mhc import HyperConnection, MhcHead, interop
 
 Way = Callable[[Any], Any]
 Arrays = Dict[str, np.ndarray]

@@ -18,8 +18,7 @@ import pytest
 from mindspore import Tensor
 from safetensors.numpy import load_file
 
-from ms_mhc import interop
-from ms_mhc import MhcPost
+from ms_mhc import MhcPost, interop
 from tests.interop_models import MINDFORMERS, D, N, Network, Way, same_bits
 
 PROGRAM = Path(__file__).with_name("mindformers_program.py")

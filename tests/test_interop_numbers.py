@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from ms_mhc import HyperConnection, interop, reference
-from ms_mhc import MhcHead
+from ms_mhc import HyperConnection, MhcHead, interop, reference
 from tests.interop_models import (
     RELEASED,
     Arrays,

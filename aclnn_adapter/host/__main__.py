@@ -8,11 +8,7 @@ import sys
 from pathlib import Path
 from typing import Dict, List, NoReturn, Optional, Sequence, Tuple
 
-<<<<<<< HEAD
-from . import hccl
-=======
-from . import clients
->>>>>>> npu
+from . import clients, hccl
 from .build import CACHE_VARIABLE, BuildError, Variant, installation
 
 EXIT_CANNOT_BUILD = 69  # EX_UNAVAILABLE
@@ -70,24 +66,17 @@ def environment(options: argparse.Namespace) -> Dict[str, str]:
         ASCEND_HOME_PATH=str(root),
         ASCEND_OPP_PATH=str(root / "opp"),
         LD_LIBRARY_PATH=_before(str(libraries), env.get("LD_LIBRARY_PATH"), ":"),
-<<<<<<< HEAD
-        LD_PRELOAD=_before("libshmem.so", env.get("LD_PRELOAD"), " "),  # a path would be split at its blanks
         PYTHONPATH=_before(str(root / hccl.SITE_PACKAGES), env.get("PYTHONPATH"), ":"),
-=======
->>>>>>> npu
         CANN_HOST_SOC=options.soc,
         CANN_HOST_EXECUTOR_REUSE=options.executor_reuse,
         CANN_HOST_CHECK_LEAKS="1" if options.check_leaks else "0",
         CANN_HOST_TRACE=str(Path(options.trace).absolute()) if options.trace else "",
         CANN_HOST_PROCESS=str(os.getpid()),  # stays the same when this process turns into the program
     )
-<<<<<<< HEAD
+    for name in (name for client in clients.installed() for name in client.preloaded):
+        env["LD_PRELOAD"] = _before(f"{name}.so", env.get("LD_PRELOAD"), " ")  # a path would be split at its blanks
     if options.ranks is not None:
         env.update(hccl.simulation(options.ranks, options.rank or 0))
-=======
-    for name in (name for client in clients.installed() for name in client.preloaded):
-        env["LD_PRELOAD"] = _before(str(libraries / f"{name}.so"), env.get("LD_PRELOAD"), " ")
->>>>>>> npu
     return env
 
 

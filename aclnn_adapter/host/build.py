@@ -21,12 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Iterator, List, Sequence, Set, Tuple
 
-<<<<<<< HEAD
-from . import elf, hccl, stubs, vendor
-from .mindspore_needs import Wheel
-=======
-from . import clients, elf, stubs, vendor
->>>>>>> npu
+from . import clients, elf, hccl, stubs, vendor
 
 CACHE_VARIABLE = "CANN_HOST_CACHE"
 COMPILER = "g++"
@@ -169,15 +164,9 @@ def _compile(folder: Path, served: Sequence[clients.Client]) -> None:
     collective = {name for client in served for name in client.collective_symbols()}
     mangled = {name for name in wanted if name.startswith("_Z")}
     generated = {
-<<<<<<< HEAD
-        "runtime/c_stubs.cc": stubs.c_stubs(sorted(wanted - mangled - served)),
-        "ge/cxx_stubs.cc": stubs.cxx_stubs(mangled - served),
-        "hccl/c_stubs.cc": stubs.c_stubs(sorted(wheel.collective_symbols() - wanted - served)),
-=======
         "runtime/c_stubs.cc": stubs.c_stubs(sorted(wanted - mangled - defined)),
         "ge/cxx_stubs.cc": stubs.cxx_stubs(mangled - defined),
-        "hccl/c_stubs.cc": stubs.c_stubs(sorted(collective - wanted)),
->>>>>>> npu
+        "hccl/c_stubs.cc": stubs.c_stubs(sorted(collective - wanted - defined)),
         "empty/empty.cc": "",
     }
     for name, text in generated.items():
@@ -191,7 +180,6 @@ def _compile_all(jobs: Sequence[Tuple[Path, Path]]) -> None:
         list(pool.map(lambda job: _compile_one(*job), jobs))
 
 
-<<<<<<< HEAD
 def _with_headers(source: Path) -> List[Path]:
     """A source file and the headers of ours that it includes, directly or not."""
     found = [source]
@@ -204,14 +192,7 @@ def _with_headers(source: Path) -> List[Path]:
 
 def _compile_one(source: Path, target: Path) -> None:
     """An object file, from the cache if neither the source nor its headers changed since it was compiled."""
-    flags = [*_FLAGS, *(_WARNINGS if source.parent != _CSRC else [])]
-=======
-def _compile_one(source: Path, target: Path, headers: str) -> None:
-    """An object file, from the cache if neither the source nor a header changed since it was compiled."""
-    flags = [*_FLAGS, f"-I{_SOURCES}", f"-I{_CSRC}"]
-    if source.parent != _CSRC:
-        flags += [*_WARNINGS, _VERSION]
->>>>>>> npu
+    flags = [*_FLAGS, *([*_WARNINGS, _VERSION] if source.parent != _CSRC else [])]
     if target.parent.name == "ge":
         flags.append(_OLD_STRINGS)
     key = _digest([*(p.read_bytes() for p in _with_headers(source)), repr(flags).encode(), _machine()])

@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aclnn_adapter.operators import resolve
+from ms_mhc import csrc
 from ms_mhc.backends import cpu
-from ms_mhc.bench.contenders import Step
+from ms_mhc.backends.registry import Job
+from ms_mhc.bench.contenders import Contender, Step
 from ms_mhc.bench.task import CONTRACTS, EPS, NUM_ITERS, Array, Inputs, Task, present, symbols
 
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -75,7 +77,10 @@ def make(task: Task, inputs: Inputs) -> Step:
     """One or two C calls. A HyperConnection is not one: its branch is the user's."""
     if task.operator == "hyper_connection":
         raise RuntimeError("a HyperConnection is several kernels and a branch")
-    library = ctypes.CDLL(str(cpu.library()))
+    refusal = cpu.refusal(Job("mhc_pre", task.shape.streams))
+    if refusal is not None:
+        raise RuntimeError(refusal.reason)
+    library = ctypes.CDLL(str(csrc.loadable()))
     dtype = _BFLOAT16 if task.dtype == "bfloat16" else np.dtype(np.float32)
     tensors = {k: v.astype(dtype) if k in inputs.streams else v for k, v in inputs.tensors.items()}
     name = "".join(word.capitalize() for word in task.operator.split("_"))
@@ -99,3 +104,6 @@ def _step(calls: Tuple[Callable[[], None], ...], results: List[_Any]) -> Step:
         return results
 
     return Step(run, _arrays)
+
+
+CONTENDERS = (Contender("kernel", make),)

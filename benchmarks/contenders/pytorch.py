@@ -6,11 +6,12 @@ As everywhere, x may have 16 bits and the arithmetic is fp32. PyTorch is not a d
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
 
-from ms_mhc.bench.contenders import Step
+from ms_mhc.bench.contenders import Contender, Step
 from ms_mhc.bench.task import EPS, NUM_ITERS, Array, Inputs, Task
 
 _Function = Callable[..., Tuple[Any, ...]]
@@ -45,7 +46,7 @@ def _post(x: Any, h_res: Any, h_out: Any, h_post: Any) -> Tuple[Any, ...]:
 
 def _connection(x: Any, phi: Any, alpha: Any, bias: Any) -> Tuple[Any, ...]:
     h_in, h_post, h_res = _pre(x, phi, alpha, bias)
-    return _post(x, _sinkhorn(h_res)[0], h_in * 0.5, h_post)
+    return _post(x, _sinkhorn(h_res)[0], h_in, h_post)
 
 
 _FORMULAS: Dict[str, _Function] = {
@@ -80,6 +81,7 @@ def _arrays(results: Any) -> List[Array]:
 def make(task: Task, inputs: Inputs, compiled: bool) -> Step:
     """A step of eager PyTorch or of ``torch.compile``."""
     torch = importlib.import_module("torch")
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     dtype = getattr(torch, task.dtype)
     both = task.passes == "both"
     tensors = {**inputs.tensors, **inputs.parameters}
@@ -105,3 +107,9 @@ def make(task: Task, inputs: Inputs, compiled: bool) -> Step:
 
     saved = _saved_per_token(torch, function, values, task.shape.tokens)
     return Step(forward_and_backward, _arrays, saved)
+
+
+CONTENDERS = (
+    Contender("torch_eager", lambda task, inputs: make(task, inputs, False), package="torch", warm=True),
+    Contender("torch_compile", lambda task, inputs: make(task, inputs, True), package="torch", warm=True),
+)
