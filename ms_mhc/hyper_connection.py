@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Tuple
 
 from mindspore import Tensor, nn, ops
 
+from ms_mhc.backends import registry
+from ms_mhc.backends.registry import Job
 from ms_mhc.dispatch import Options
 from ms_mhc.operators.post import MhcPost
 from ms_mhc.operators.pre import MhcPre
 from ms_mhc.operators.pre_sinkhorn import pre_sinkhorn
 from ms_mhc.operators.precision import GateCell
 from ms_mhc.operators.sinkhorn import MhcSinkhorn
+
+
+class _Pre(MhcPre):
+    """The parameters of a HyperConnection. Its backend may have MhcPre only in one piece with Sinkhorn."""
+
+    def check_backend(self, job: Job, backend: str) -> None:
+        """One of the two ways must do."""
+        if backend != registry.AUTO:
+            try:
+                registry.choose("HyperConnection", dataclasses.replace(job, operator="mhc_pre_sinkhorn"), backend)
+            except (ValueError, RuntimeError):
+                registry.choose("HyperConnection", job, backend)
 
 
 class HyperConnection(GateCell):
@@ -55,7 +70,7 @@ class HyperConnection(GateCell):
         super().__init__()
         if not isinstance(branch, nn.Cell):
             raise TypeError(f"HyperConnection: branch must be a mindspore.nn.Cell, but got {type(branch).__name__}")
-        self.pre = MhcPre(
+        self.pre = _Pre(
             num_streams,
             hidden_size,
             use_gamma=use_gamma,
