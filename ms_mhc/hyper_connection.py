@@ -7,6 +7,7 @@ from typing import Any, Tuple
 
 from mindspore import Tensor, nn, ops
 
+from ms_mhc import checks
 from ms_mhc.backends import registry
 from ms_mhc.backends.registry import Job
 from ms_mhc.dispatch import Options
@@ -15,18 +16,6 @@ from ms_mhc.operators.pre import MhcPre
 from ms_mhc.operators.pre_sinkhorn import pre_sinkhorn
 from ms_mhc.operators.precision import GateCell
 from ms_mhc.operators.sinkhorn import MhcSinkhorn
-
-
-class _Pre(MhcPre):
-    """The parameters of a HyperConnection. Its backend may have MhcPre only in one piece with Sinkhorn."""
-
-    def check_backend(self, job: Job, backend: str) -> None:
-        """One of the two ways must do."""
-        if backend != registry.AUTO:
-            try:
-                registry.choose("HyperConnection", dataclasses.replace(job, operator="mhc_pre_sinkhorn"), backend)
-            except (ValueError, RuntimeError):
-                registry.choose("HyperConnection", job, backend)
 
 
 class HyperConnection(GateCell):
@@ -70,7 +59,7 @@ class HyperConnection(GateCell):
         super().__init__()
         if not isinstance(branch, nn.Cell):
             raise TypeError(f"HyperConnection: branch must be a mindspore.nn.Cell, but got {type(branch).__name__}")
-        self.pre = _Pre(
+        self.pre = MhcPre(
             num_streams,
             hidden_size,
             use_gamma=use_gamma,
@@ -78,8 +67,9 @@ class HyperConnection(GateCell):
             hc_eps=hc_eps,
             return_residual=True,
             precision=precision,
-            backend=backend,
         )
+        _check_backend(Job("mhc_pre", num_streams, hidden_size, precision=precision), backend)
+        self.pre.backend = backend
         self.sinkhorn = MhcSinkhorn(num_iters, sinkhorn_eps, recipe, backend)
         self.branch = branch
         self.post = MhcPost(backend)
@@ -103,3 +93,13 @@ class HyperConnection(GateCell):
     def call_branch(self, h_in: Tensor, args: Tuple[Any, ...]) -> Any:
         """The branch with further arguments."""
         return self.branch(h_in, *args)
+
+
+def _check_backend(job: Job, wanted: str) -> None:
+    """A backend asked for by name must have MhcPre, in one piece with Sinkhorn or by itself."""
+    checks.one_of("HyperConnection", "backend", wanted, registry.names())
+    if wanted != registry.AUTO:
+        try:
+            registry.choose("HyperConnection", dataclasses.replace(job, operator="mhc_pre_sinkhorn"), wanted)
+        except (ValueError, RuntimeError):
+            registry.choose("HyperConnection", job, wanted)

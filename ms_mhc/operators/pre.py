@@ -285,7 +285,8 @@ class MhcPre(GateCell):
         checks.flag(name, "return_residual", return_residual)
         checks.one_of(name, "precision", precision, registry.PRECISIONS)
         checks.one_of(name, "backend", backend, registry.names())
-        self.check_backend(Job("mhc_pre", num_streams, hidden_size, precision=precision), backend)
+        if backend != registry.AUTO:
+            registry.choose(name, Job("mhc_pre", num_streams, hidden_size, precision=precision), backend)
 
         self.num_streams = num_streams
         self.hidden_size = hidden_size
@@ -299,11 +300,6 @@ class MhcPre(GateCell):
         self.alpha = Parameter(Tensor(np.full(3, initial.ALPHA, np.float32)), name="alpha")
         self.bias = Parameter(Tensor(initial.bias(n)), name="bias")
         self.gamma = Parameter(Tensor(np.ones((n, d), np.float32)), name="gamma") if use_gamma else None
-
-    def check_backend(self, job: Job, backend: str) -> None:
-        """A backend asked for by name is refused at once, where these sizes or this machine cannot have it."""
-        if backend != registry.AUTO:
-            registry.choose(type(self).__name__, job, backend)
 
     def construct(self, x: Tensor) -> Tuple[Tensor, ...]:
         tensors = (self.streams(x), self.phi, self.alpha, self.bias, self.gamma)
