@@ -66,7 +66,9 @@ def pre_sinkhorn(
     norm_eps, hc_eps, sinkhorn_eps, num_iters, recipe = attributes
     out = joined(caller, "mhc_pre", arguments, (norm_eps, hc_eps), options)(present(tensors))
     steps = (sinkhorn_eps, num_iters, recipe)
-    matrices = joined(caller, "mhc_sinkhorn", specs((out[2],)), steps, Options(options[0]))((out[2],))
+    matrices = joined(caller, "mhc_sinkhorn", specs((out[2],)), steps, Options(options[0], layout=options[4]))(
+        (out[2],)
+    )
     return out[0], out[1], matrices[0], out[-1]
 
 
