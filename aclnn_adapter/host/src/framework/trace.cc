@@ -55,6 +55,11 @@ struct Fields {
   std::string operator()(const std::shared_ptr<Scalar> &scalar) const {
     return text(",\"dtype\":", quoted(dtype_name(scalar->dtype)), ",\"value\":", number(scalar->as<double>()));
   }
+  std::string operator()(const std::shared_ptr<ScalarList> &scalars) const {
+    std::string values;
+    for (const auto &entry : scalars->scalars) values += (values.empty() ? "" : ",") + number(entry->as<double>());
+    return ",\"value\":[" + values + "]";
+  }
   std::string operator()(const std::shared_ptr<std::string> &value) const { return ",\"value\":" + quoted(*value); }
   std::string operator()(double value) const { return ",\"value\":" + number(value); }
   std::string operator()(std::int64_t value) const { return ",\"value\":" + std::to_string(value); }
