@@ -62,7 +62,7 @@ def environment(options: argparse.Namespace) -> Dict[str, str]:
         ASCEND_HOME_PATH=str(root),
         ASCEND_OPP_PATH=str(root / "opp"),
         LD_LIBRARY_PATH=_before(str(libraries), env.get("LD_LIBRARY_PATH"), ":"),
-        LD_PRELOAD=_before("libshmem.so", env.get("LD_PRELOAD"), " "),  # a path would be split at its blanks
+        LD_PRELOAD=_before(str(libraries / "libshmem.so"), env.get("LD_PRELOAD"), " "),
         CANN_HOST_SOC=options.soc,
         CANN_HOST_EXECUTOR_REUSE=options.executor_reuse,
         CANN_HOST_CHECK_LEAKS="1" if options.check_leaks else "0",
