@@ -1,7 +1,7 @@
 """Build the host CANN once and keep it in a cache folder.
 
-A cache folder holds the objects that were compiled for one MindSpore and one state of the sources, and beside them one
-CANN installation per variant: which entry points are hidden, and which header is served.
+A cache folder holds the objects that were compiled for the installed frameworks and one state of the sources, and
+beside them one CANN installation per variant: which entry points are hidden, and which header is served.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Iterator, List, Sequence, Set, Tuple
 
-from . import elf, stubs, vendor
-from .mindspore_needs import Wheel
+from . import clients, elf, hccl, stubs, vendor
 
 CACHE_VARIABLE = "CANN_HOST_CACHE"
 COMPILER = "g++"
@@ -31,6 +30,7 @@ _HERE = Path(__file__).resolve().parent
 _SOURCES = _HERE / "src"
 _CSRC = _HERE.parents[1] / "ms_mhc/csrc"  # the mathematics: the host computes it where the vendor has kernels
 _FLAGS = ["-std=c++17", "-O3", "-march=native", "-fPIC", "-fopenmp", "-fvisibility=hidden"]
+_VERSION = f'-DCANN_VERSION="{vendor.CANN_VERSION}"'
 _WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 _UNUSABLE = re.compile(r"[\s:;]|opp")
@@ -76,10 +76,11 @@ def cache_root() -> Path:
 
 def installation(variant: Variant) -> Path:
     """The root of a CANN installation, built if it is not there yet."""
-    wheel = Wheel.installed()
+    served = clients.installed()
     sources = _source_files()
-    key = _digest([wheel.version.encode(), _machine(), *(s.read_bytes() for s in sources)])
-    root = cache_root() / f"mindspore-{wheel.version}-{key}"
+    names = "-".join(f"{client.name}-{client.version}" for client in served)
+    key = _digest([names.encode(), _machine(), *(s.read_bytes() for s in sources)])
+    root = cache_root() / f"{names}-{key}"
     target = root / variant.folder / "cann"  # MindSpore looks for "cann" in the path of its libraries
     usable = _usable_path(target)
     if target.is_dir():
@@ -94,7 +95,7 @@ def installation(variant: Variant) -> Path:
     with _lock(root / "lock"):
         if not (root / "objects").is_dir():
             with _appearing(root / "objects") as folder:
-                _compile(folder, wheel)
+                _compile(folder, served)
         if not target.is_dir():
             with _appearing(target.parent) as folder:
                 _link(folder / "cann", root / "objects", variant)
@@ -163,7 +164,7 @@ def _appearing(target: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _compile(folder: Path, wheel: Wheel) -> None:
+def _compile(folder: Path, served: Sequence[clients.Client]) -> None:
     """Every object file, in one folder per library."""
     jobs = []
     from_contract = {"framework/contract_table": vendor.contract_table(), "mhc/entry_points": vendor.entry_points()}
@@ -176,16 +177,17 @@ def _compile(folder: Path, wheel: Wheel) -> None:
     jobs += [(s, folder / "csrc" / (s.stem + ".o")) for s in sorted(_CSRC.glob("*.cc"))]
     _compile_all(jobs)
 
-    # What MindSpore wants and the sources do not define becomes a stub.
-    served: Set[str] = set()
+    # What a client wants and the sources do not define becomes a stub.
+    defined: Set[str] = set()
     for _, built in jobs:
-        served |= elf.object_symbols(built).defined
-    wanted = wheel.linked_symbols() | wheel.looked_up_symbols()
+        defined |= elf.object_symbols(built).defined
+    wanted = {name for client in served for name in client.linked_symbols() | client.looked_up_symbols()}
+    collective = {name for client in served for name in client.collective_symbols()}
     mangled = {name for name in wanted if name.startswith("_Z")}
     generated = {
-        "runtime/c_stubs.cc": stubs.c_stubs(sorted(wanted - mangled - served)),
-        "ge/cxx_stubs.cc": stubs.cxx_stubs(mangled - served),
-        "hccl/c_stubs.cc": stubs.c_stubs(sorted(wheel.collective_symbols() - wanted)),
+        "runtime/c_stubs.cc": stubs.c_stubs(sorted(wanted - mangled - defined)),
+        "ge/cxx_stubs.cc": stubs.cxx_stubs(mangled - defined),
+        "hccl/c_stubs.cc": stubs.c_stubs(sorted(collective - wanted - defined)),
         "empty/empty.cc": "",
     }
     for name, text in generated.items():
@@ -211,7 +213,7 @@ def _with_headers(source: Path) -> List[Path]:
 
 def _compile_one(source: Path, target: Path) -> None:
     """An object file, from the cache if neither the source nor its headers changed since it was compiled."""
-    flags = [*_FLAGS, *(_WARNINGS if source.parent != _CSRC else [])]
+    flags = [*_FLAGS, *([*_WARNINGS, _VERSION] if source.parent != _CSRC else [])]
     if target.parent.name == "ge":
         flags.append(_OLD_STRINGS)
     key = _digest([*(p.read_bytes() for p in _with_headers(source)), repr(flags).encode(), _machine()])
@@ -249,7 +251,7 @@ def _link(root: Path, objects: Path, variant: Variant) -> None:
     library("libnnopbase", ["framework"], ["ascendcl"], "-Wl,-z,defs")
     hidden = [symbol for name in variant.hidden for symbol in (name, f"{name}GetWorkspaceSize")]
     library("libopapi", ["operators", "mhc", "csrc"], ["nnopbase", "ascendcl"], "-Wl,-z,defs", hidden=hidden)
-    library("libhccl", ["hccl"], ["ascendcl", "ge_runner"])
+    library("libhccl", ["hccl"], ["nnopbase", "ascendcl", "ge_runner"])
     library("libacl_op_compiler", ["empty"], ["nnopbase", "opapi", "ascendcl", "ge_runner"])
     for name in stubs.EMPTY_LIBRARIES:
         library(name, ["empty"], ["ascendcl", "ge_runner"])
@@ -257,6 +259,7 @@ def _link(root: Path, objects: Path, variant: Variant) -> None:
     if unknown:
         raise BuildError(f"the host CANN has no operator {', '.join(unknown)} that could be hidden")
     vendor.write_vendor_files(root, variant.old_header)
+    hccl.write_package(root, vendor.CANN_VERSION)
 
 
 def _operators(objects: Path) -> Set[str]:

@@ -58,6 +58,7 @@ def write_vendor_files(root: Path, old_header: bool) -> None:
         "version.cfg": f"version=[{CANN_VERSION}]\n",
         "opp/version.info": f"Version={CANN_VERSION}\n",
         "compiler/version.info": f"Version={CANN_VERSION}\n",
+        "runtime/version.info": f"Version={CANN_VERSION}\n",
     }
     for operator in OPERATORS.values():
         shown = _before_residual_gradient(operator) if old_header and operator is MHC_PRE_BACKWARD else operator

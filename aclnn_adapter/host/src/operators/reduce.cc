@@ -200,20 +200,27 @@ Plan extreme_along(const Tensor &self, std::int64_t axis, bool, Tensor &out, Ten
   return {[&, counted] { extreme_with_index<sign>(self, counted, &out, indices); }};
 }
 
-// The p-norm.
+// The p-norm. 0 counts what is not zero; infinity and its negative are the largest and the smallest.
+void norm_into(const Tensor &self, double p, const std::vector<char> &is_reduced, const Tensor &out) {
+  const Writer<double> write(out);
+  const auto write_sum = [&](double sum, std::int64_t position) { write(sum, position); };
+  const Split split(self, is_reduced);
+  if (p == 0) return reduce<double>(self, split, 0.0, [](double &sum, double x) { sum += x != 0; }, write_sum);
+  if (std::isinf(p)) {
+    const auto further = [p](double &best, double x) {
+      x = std::abs(x);
+      if (x != x || (p > 0 ? x > best : x < best)) best = x;
+    };
+    return reduce<double>(self, split, p > 0 ? 0.0 : -p, further, write_sum);
+  }
+  reduce<double>(self, split, 0.0, [p](double &sum, double x) { sum += p == 2 ? x * x : std::pow(std::abs(x), p); },
+                 [&](double sum, std::int64_t position) { write(std::pow(sum, 1 / p), position); });
+}
+
 Plan norm(const Tensor &self, const Scalar &power, const IntArray *axes, bool keep, Tensor &out) {
   auto is_reduced = reduced_axes(self, axes);
   check_out("aclnnNorm", out, reduced_shape(self, is_reduced, keep));
-  return {[&, is_reduced] {
-    const auto p = power.as<double>();
-    const Writer<double> write(out);
-    const bool largest = std::isinf(p);
-    reduce<double>(self, Split(self, is_reduced), 0.0,
-                   [=](double &sum, double x) {
-                     sum = largest ? std::max(sum, std::abs(x)) : sum + (p == 2 ? x * x : std::pow(std::abs(x), p));
-                   },
-                   [&](double sum, std::int64_t position) { write(largest ? sum : std::pow(sum, 1 / p), position); });
-  }};
+  return {[&, is_reduced] { norm_into(self, power.as<double>(), is_reduced, out); }};
 }
 
 Plan vector_norm(const Tensor &self, const Scalar &power, const IntArray *axes, bool keep, aclDataType, Tensor &out) {
@@ -244,6 +251,10 @@ void reduce_axes(Reduction kind, const Tensor &self, const std::vector<std::int6
     case Reduction::kMax: return extreme_into<1>(self, is_reduced, out);
     case Reduction::kMin: return extreme_into<-1>(self, is_reduced, out);
   }
+}
+
+void norm_of_all(const Tensor &self, double power, const Tensor &out) {
+  norm_into(self, power, std::vector<char>(self.rank(), 1), out);
 }
 
 }  // namespace host
