@@ -74,8 +74,7 @@ class Alone(nn.Cell):
         return self.backward(*inputs)
 
 
-@constexpr(check=False)
-def joined(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Any) -> nn.Cell:
+def cell_for(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Any) -> nn.Cell:
     """The cell that computes an operator and its gradient. It takes the tensors that are there, in one tuple.
 
     Args:
@@ -86,33 +85,28 @@ def joined(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple
         options: the fields of :class:`Options`.
     """
     chosen = Options(*options)
-    return _joined(_job(caller, name, FORWARD, arguments, attributes, chosen), caller, chosen)
-
-
-@constexpr(check=False)
-def joined_unless_composite(
-    caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Any
-) -> Optional[nn.Cell]:
-    """:func:`joined`, or ``None`` where no backend has the operator in one piece: its parts may find better ones."""
-    chosen = Options(*options)
     job = _job(caller, name, FORWARD, arguments, attributes, chosen)
-    if chosen.backend != COMPOSITE and not any(
-        b.refusal(job, FORWARD) is None and b.refusal(job, BACKWARD) is None
-        for b in registry.backends()
-        if b.name != COMPOSITE and chosen.backend in (AUTO, b.name)
-    ):
-        return None
-    return _joined(job, caller, chosen)
-
-
-def _joined(job: Job, caller: str, options: Options) -> nn.Cell:
-    here, eagerly = (registry.choose(caller, job, options.backend, eager) for eager in (False, True))
-    cell = _made_joined(here, eagerly, job.without_sizes(), options.share, compiled_for(job))
-    layout = parallel.for_mode(caller, options.layout)
+    here, eagerly = (registry.choose(caller, job, chosen.backend, eager) for eager in (False, True))
+    cell = _made_joined(here, eagerly, job.without_sizes(), chosen.share, compiled_for(job))
+    layout = parallel.for_mode(caller, chosen.layout)
     if layout is None:
         return cell
     known = {} if job.num_iters is None else {"I": job.num_iters}
     return Distributed(cell, here.forward.kernel(job.without_sizes(), FORWARD), known, layout)
+
+
+joined = constexpr(check=False)(cell_for)
+
+
+def has_kernel(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Any) -> bool:
+    """Whether a backend other than MindSpore ops, or these where they were asked for, has an operator in one piece."""
+    chosen = Options(*options)
+    job = _job(caller, name, FORWARD, arguments, attributes, chosen)
+    return chosen.backend == COMPOSITE or any(
+        b.refusal(job, FORWARD) is None and b.refusal(job, BACKWARD) is None
+        for b in registry.backends()
+        if b.name != COMPOSITE and chosen.backend in (AUTO, b.name)
+    )
 
 
 @constexpr(check=False)

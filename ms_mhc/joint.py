@@ -1,8 +1,8 @@
 """The one place where a forward and its backward are joined.
 
 MindSpore has a way for each manner of running: a cell with a ``bprop`` in a compiled graph, a ``Morph`` in a graph that
-is distributed over devices, a ``_Function`` called eagerly. An operator states its two functions once; which tensor goes
-where follows from their names.
+is distributed over devices, a ``_Function`` called eagerly. An operator states its two functions once; which tensor
+goes where follows from their names.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ class Distributed(nn.Cell):
     """The same in a graph that MindSpore distributes.
 
     There a cell with a ``bprop`` gets no AllReduce for the gradients of its replicated parameters, a ``Morph`` with a
-    ``bprop_fn`` gets one for each. A Morph takes functions with as many arguments as there are tensors: this is the one place with a list of them.
+    ``bprop_fn`` gets one for each. A Morph takes functions with as many arguments as there are tensors: this is the one
+    place with a list of them.
     """
 
     def __init__(self, joined: Joined, forward: Kernel, known: Dict[str, int], layout: Any) -> None:
