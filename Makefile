@@ -2,8 +2,10 @@
 # make example  create .venv if needed, install, train the example
 # make lint     ruff and mypy
 # make build    compile the C++ core; test and example do it when a source is newer than the library
+# make vendor   create .venv-vendor, with torch_npu: the tests that call the operators through it find it there
 
 VENV := .venv
+VENDOR := .venv-vendor
 SUITABLE := import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 12))
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10 python3.9; do \
 	$$p -c '$(SUITABLE)' 2>/dev/null && echo $$p && break; done)
@@ -12,10 +14,10 @@ CSRC := ms_mhc/csrc
 LIBRARY := $(CSRC)/libms_mhc_cpu.so
 COMPILER := $(firstword $(foreach c,$(CXX) g++ c++ clang++,$(shell command -v $(c))))
 
-.PHONY: test example lint build clean
 
 # Without a compiler the package works all the same, only slower.
 test example: $(if $(COMPILER),$(LIBRARY))
+.PHONY: test example lint build vendor clean
 
 test: $(VENV)/installed
 	$(VENV)/bin/python -m pytest -n 2
@@ -27,6 +29,12 @@ lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m ruff format --check .
 	$(VENV)/bin/python -m mypy
+
+vendor: $(VENDOR)/made
+
+$(VENDOR)/made: $(VENV)/installed .ci/vendor
+	.ci/vendor $(VENV)
+	@touch $@
 
 $(VENV)/installed: pyproject.toml setup.py
 	@test -n "$(PYTHON)" || { echo "No Python 3.9 to 3.12 found; name one with PYTHON=..." >&2; exit 1; }
@@ -42,4 +50,4 @@ $(LIBRARY): $(wildcard $(CSRC)/*.cc $(CSRC)/*.h) $(CSRC)/build.py | $(VENV)/inst
 	$(VENV)/bin/python $(CSRC)/build.py
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) $(VENDOR) build *.egg-info
