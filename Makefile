@@ -1,6 +1,7 @@
 # make test     create .venv if needed, install, run the tests
 # make example  create .venv if needed, install, train the example
 # make lint     ruff and mypy
+# make build    compile the C++ core; test and example do it when a source is newer than the library
 # make vendor   create .venv-vendor, with torch_npu: the tests that call the operators through it find it there
 
 VENV := .venv
@@ -9,7 +10,14 @@ SUITABLE := import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 12))
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10 python3.9; do \
 	$$p -c '$(SUITABLE)' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: test example lint vendor clean
+CSRC := ms_mhc/csrc
+LIBRARY := $(CSRC)/libms_mhc_cpu.so
+COMPILER := $(firstword $(foreach c,$(CXX) g++ c++ clang++,$(shell command -v $(c))))
+
+
+# Without a compiler the package works all the same, only slower.
+test example: $(if $(COMPILER),$(LIBRARY))
+.PHONY: test example lint build vendor clean
 
 test: $(VENV)/installed
 	$(VENV)/bin/python -m pytest -n 2
@@ -34,6 +42,12 @@ $(VENV)/installed: pyproject.toml setup.py
 	$(VENV)/bin/python -m pip install --quiet --upgrade pip
 	$(VENV)/bin/python -m pip install --quiet --editable '.[test,lint]'
 	@touch $@
+
+build: $(VENV)/installed
+	$(VENV)/bin/python $(CSRC)/build.py
+
+$(LIBRARY): $(wildcard $(CSRC)/*.cc $(CSRC)/*.h) $(CSRC)/build.py | $(VENV)/installed
+	$(VENV)/bin/python $(CSRC)/build.py
 
 clean:
 	rm -rf $(VENV) $(VENDOR) build *.egg-info

@@ -132,7 +132,11 @@ class Operator:
         """The same operator with the inputs of these names, in this order, and all outputs but a few; no attributes."""
         named = {a.name: a for a in self.inputs}
         outputs = tuple(a for a in self.outputs if a.name not in without)
-        return Operator(self.name, tuple(named[name] for name in inputs) + outputs, self.limits)
+        return self.with_arguments(*(named[name] for name in inputs), *outputs)
+
+    def with_arguments(self, *arguments: Argument) -> Operator:
+        """The same operator with other arguments, for implementations that need more or less than the vendor's."""
+        return dataclasses.replace(self, arguments=arguments)
 
     def impl_mode(self, soc: str, precision: str) -> Optional[int]:
         """The ``opImplMode`` in which the soc's kernel multiplies in this precision, or ``None`` where none does.

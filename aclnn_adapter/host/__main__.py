@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Dict, List, NoReturn, Optional, Sequence, Tuple
 
-from . import clients
+from . import clients, hccl
 from .build import CACHE_VARIABLE, BuildError, Variant, installation
 
 EXIT_CANNOT_BUILD = 69  # EX_UNAVAILABLE
@@ -35,6 +35,8 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--without", action="append", default=[], metavar="OPERATOR", help="hide an aclnn entry point")
     result.add_argument("--cann-header", choices=("new", "old"), default="new", help="old: without gradXPostOptional")
     result.add_argument("--executor-reuse", choices=("on", "off"), default="on", help="off: not repeatable")
+    result.add_argument("--ranks", type=int, metavar="N", help="compile one rank of N and run nothing (simulation)")
+    result.add_argument("--rank", type=int, metavar="R", help="which of them, from 0; 0 if not given")
     result.add_argument("--trace", metavar="FILE", help="write one line of JSON per aclnn call")
     result.add_argument("--check-leaks", action="store_true", help="exit status 86 when something is left at exit")
     result.add_argument("--where", action="store_true", help="build if needed and print the root of the installation")
@@ -64,6 +66,7 @@ def environment(options: argparse.Namespace) -> Dict[str, str]:
         ASCEND_HOME_PATH=str(root),
         ASCEND_OPP_PATH=str(root / "opp"),
         LD_LIBRARY_PATH=_before(str(libraries), env.get("LD_LIBRARY_PATH"), ":"),
+        PYTHONPATH=_before(str(root / hccl.SITE_PACKAGES), env.get("PYTHONPATH"), ":"),
         CANN_HOST_SOC=options.soc,
         CANN_HOST_EXECUTOR_REUSE=options.executor_reuse,
         CANN_HOST_CHECK_LEAKS="1" if options.check_leaks else "0",
@@ -71,7 +74,9 @@ def environment(options: argparse.Namespace) -> Dict[str, str]:
         CANN_HOST_PROCESS=str(os.getpid()),  # stays the same when this process turns into the program
     )
     for name in (name for client in clients.installed() for name in client.preloaded):
-        env["LD_PRELOAD"] = _before(str(libraries / f"{name}.so"), env.get("LD_PRELOAD"), " ")
+        env["LD_PRELOAD"] = _before(f"{name}.so", env.get("LD_PRELOAD"), " ")  # a path would be split at its blanks
+    if options.ranks is not None:
+        env.update(hccl.simulation(options.ranks, options.rank or 0))
     return env
 
 
@@ -83,6 +88,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> NoReturn:
     """Build if needed, then turn into the program."""
     own, program = split(sys.argv[1:] if arguments is None else arguments)
     options = parser().parse_args(own)
+    problem = hccl.problem(options.ranks, options.rank)
+    if problem:
+        parser().error(problem)
     try:
         env = environment(options)
     except (BuildError, clients.NoClientError) as problem:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
-from typing import Dict, Iterable, Union
+from typing import Dict, Iterable, Tuple, Union
 
 from ..operators import (
     A2,
@@ -19,6 +20,7 @@ from ..operators import (
     Argument,
     Limits,
     Operator,
+    snake_case,
 )
 
 SOC_VERSIONS = (A5, A3, A2)
@@ -73,14 +75,23 @@ def write_vendor_files(root: Path, old_header: bool) -> None:
 
 def header(operator: Operator) -> str:
     """The vendor's header of one operator."""
+    declarations = "".join(f"ACLNN_API {prototype};\n\n" for prototype in _prototypes(operator))
+    return (
+        '#pragma once\n#include "aclnn/acl_meta.h"\n#ifdef __cplusplus\nextern "C" {\n#endif\n\n'
+        f"{declarations}#ifdef __cplusplus\n}}\n#endif\n"
+    )
+
+
+def _prototypes(operator: Operator) -> Tuple[str, str]:
+    """The two exported functions of an operator."""
     parameters = [_parameter(a, operator) for a in operator.arguments]
     parameters += ["uint64_t *workspaceSize", "aclOpExecutor **executor"]
     indent = ",\n    "
+    first, second = operator.symbols
     return (
-        '#pragma once\n#include "aclnn/acl_meta.h"\n#ifdef __cplusplus\nextern "C" {\n#endif\n\n'
-        f"ACLNN_API aclnnStatus {operator.name}GetWorkspaceSize(\n    {indent.join(parameters)});\n\n"
-        f"ACLNN_API aclnnStatus {operator.name}(\n    void *workspace, uint64_t workspaceSize, "
-        "aclOpExecutor *executor, aclrtStream stream);\n\n#ifdef __cplusplus\n}\n#endif\n"
+        f"aclnnStatus {first}(\n    {indent.join(parameters)})",
+        f"aclnnStatus {second}(\n    void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, "
+        "aclrtStream stream)",
     )
 
 
@@ -124,6 +135,26 @@ def _information(operator: Operator) -> Dict[str, object]:
             "value": "all",
         }
     return entries
+
+
+def entry_points() -> str:
+    """The exported functions of all operators as C++: they hand over to the functions in src/mhc (entry.h there)."""
+    functions = {o.name: re.sub(r"_v\d+$", "", snake_case(o.name[len("aclnn") :])) for o in OPERATORS.values()}
+    declarations = "".join(f"Plan {function}(Call call);\n" for function in dict.fromkeys(functions.values()))
+    definitions = ""
+    for operator in OPERATORS.values():
+        first, second = _prototypes(operator)
+        arguments = ", ".join(a.name for a in operator.arguments)
+        definitions += (
+            f'HOST_API {first} {{\n  return host::hand_over("{operator.name}", '
+            f"host::kernels::{functions[operator.name]},\n    workspaceSize, executor, {arguments});\n}}\n\n"
+            f"HOST_API {second} {{\n"
+            f'  return host::second_phase("{operator.name}", workspace, workspaceSize, executor, stream);\n}}\n\n'
+        )
+    return (
+        '#include "mhc/entry.h"\n\nnamespace host::kernels {\n'
+        f'{declarations}}}\n\nextern "C" {{\n\n{definitions}}}  // extern "C"\n'
+    )
 
 
 def contract_table() -> str:

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "framework/operator.h"
+#include "framework/parallel.h"
 #include "operators/engine.h"
 
 namespace host {
@@ -62,8 +63,7 @@ void reduce(const Tensor &self, const Split &split, const Accumulator &start, co
   const std::int64_t step = split.reduced.empty() ? 0 : split.reduced_strides.back();
   const std::int64_t rows = row == 0 ? 0 : count / row;
   const Shape outer(split.reduced.begin(), split.reduced.end() - (split.reduced.empty() ? 0 : 1));
-#pragma omp parallel for schedule(static) if (positions * count > (1 << 15))
-  for (std::int64_t position = 0; position < positions; ++position) {
+  parallel_for(positions, positions * count > (1 << 15), [&](std::int64_t position) {
     Accumulator accumulator = start;
     const std::int64_t base = offset_at(position, split.kept, split.kept_strides);
     Piece<C> piece;
@@ -76,7 +76,7 @@ void reduce(const Tensor &self, const Split &split, const Accumulator &start, co
       }
     }
     finish(accumulator, position);
-  }
+  });
 }
 
 // Writes one number per kept position.
