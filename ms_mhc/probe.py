@@ -15,8 +15,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from numpy.typing import NDArray
 
-from ms_mhc.cells import HyperConnection, MhcPost
-from ms_mhc.functional import merge_streams
+from ms_mhc import HyperConnection, MhcPost, merge_streams
 
 Array = NDArray[np.float64]
 

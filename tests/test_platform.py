@@ -17,7 +17,7 @@ from mindspore import Tensor
 
 from aclnn_adapter import custom, platform
 from aclnn_adapter.custom import AclnnKernel
-from aclnn_adapter.operators import MHC_PRE, MHC_PRE_BACKWARD, Operator
+from aclnn_adapter.operators import MHC_PRE, MHC_PRE_BACKWARD, TENSOR, Operator
 from ms_mhc import MhcPre, __main__, info, mhc_pre
 from ms_mhc.backends import aclnn, registry
 from ms_mhc.backends.registry import Job
@@ -78,6 +78,44 @@ def test_eps_of_another_c_type_is_refused(cann: Path) -> None:
     assert "parameter 6: float instead of double (normEps)" in said
 
 
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        "const aclTensor *{}",
+        "const aclTensor* {}",
+        "aclTensor const *{}",
+        "const aclTensor\n    *{}",
+        "const\taclTensor\t*\n\t{}",
+        "const aclTensor /* [B, S, N, D] */ *{} // see the document\n",
+        "const aclTensor *const {}",
+        "const struct aclTensor *__restrict {}",
+        "IN const aclTensor *{}",
+        "const aclTensor {}[]",
+        "const aclTensor \\\n*{}",
+        "const aclTensor *",
+    ],
+)
+def test_typography_of_a_header_does_not_matter(cann: Path, parameter: str) -> None:
+    types = [parameter.format(a.name) if a.c_type == TENSOR else f"{a.c_type}\n{a.name}" for a in MHC_PRE.arguments]
+    tail = ["std::uint64_t\n*workspaceSize", "aclOpExecutor *executor[]"]
+    text = f"#include <x.h>\nACLNN_API\naclnnStatus ACLNN_CALL\n{MHC_PRE.symbols[0]} (\n"
+    place(cann, MHC_PRE, text + "\n,".join(types + tail) + "\n) noexcept;\n")
+    assert platform.header_difference(MHC_PRE) is None
+
+
+@pytest.mark.parametrize(
+    ("parameter", "shown"),
+    [
+        ("const aclTensor **{}", "aclTensor**"),
+        ("const aclTensorList *{}", "aclTensorList*"),
+        ("long long {}", "long long"),
+    ],
+)
+def test_types_that_differ_are_shown_without_names(cann: Path, parameter: str, shown: str) -> None:
+    place(cann, MHC_PRE, header(MHC_PRE).replace("const aclTensor * phi", parameter.format("phi")))
+    assert f"parameter 2: {shown} instead of aclTensor* (phi)" in str(platform.header_difference(MHC_PRE))
+
+
 def test_header_without_the_function_is_refused(cann: Path) -> None:
     place(cann, MHC_PRE, "aclnnStatus aclnnOther(void);")
     assert "does not declare aclnnMhcPreGetWorkspaceSize" in str(platform.header_difference(MHC_PRE))
@@ -124,6 +162,33 @@ def test_reasons_come_in_the_order_device_cann_soc_symbol(cann: Path, monkeypatc
     monkeypatch.delenv("ASCEND_OPP_PATH")
     monkeypatch.delenv("ASCEND_HOME_PATH")
     assert "neither ASCEND_OPP_PATH nor ASCEND_HOME_PATH is set" in str(platform.refusal(MHC_PRE))
+
+
+def test_soc_that_nobody_names_is_a_reason(cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "device_target", lambda: "Ascend")
+    monkeypatch.setattr(platform, "soc_version", lambda: "")
+    monkeypatch.delenv("MS_SIMULATION_LEVEL", raising=False)
+    assert "the soc is unknown: neither MindSpore nor CANN's runtime names it here" in str(platform.refusal(MHC_PRE))
+    monkeypatch.setenv("MS_SIMULATION_LEVEL", "1")
+    assert "names it in a dry run (MS_SIMULATION_LEVEL=1)" in str(platform.refusal(MHC_PRE))
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("Ascend950PR_9579", "ascend950"),
+        ("Ascend950DT_9591", "ascend950"),
+        ("Ascend910_9382", "ascend910_93"),
+        ("Ascend910B4", "ascend910b"),
+        ("Ascend310P3", "ascend310p3"),
+        ("", ""),
+    ],
+)
+def test_version_of_a_soc_follows_from_its_name(monkeypatch: pytest.MonkeyPatch, name: str, version: str) -> None:
+    monkeypatch.setattr(platform, "_soc_name", lambda: name)
+    platform.soc_version.cache_clear()
+    assert platform.soc_version() == version  # MindSpore knows none on a CPU
+    platform.soc_version.cache_clear()
 
 
 @pytest.fixture

@@ -6,31 +6,33 @@ from typing import Any, Dict
 
 from mindspore import Parameter, Tensor, nn
 
-from ms_mhc.backends import composite
 from ms_mhc.bench.contenders import Contender, Step
 from ms_mhc.bench.mindspore_steps import of_cell
 from ms_mhc.bench.task import EPS, NUM_ITERS, RECIPE, Array, Inputs, Task
+from ms_mhc.operation import FORWARD, OPERATIONS
+
+_pre, _sinkhorn, _post = (OPERATIONS[name].composite[FORWARD] for name in ("mhc_pre", "mhc_sinkhorn", "mhc_post"))
 
 
 class Pre(nn.Cell):
     """MhcPre without its bprop."""
 
     def construct(self, x: Tensor, phi: Tensor, alpha: Tensor, bias: Tensor) -> Any:
-        return composite.mhc_pre_forward(x, phi, alpha, bias, None, EPS, EPS)[:3]
+        return _pre(x, phi, alpha, bias, None, EPS, EPS)[:3]
 
 
 class Sinkhorn(nn.Cell):
     """Sinkhorn without its bprop."""
 
     def construct(self, h_res: Tensor) -> Tensor:
-        return composite.mhc_sinkhorn_forward(h_res, EPS, NUM_ITERS, RECIPE)
+        return _sinkhorn(h_res, EPS, NUM_ITERS, RECIPE)[0]
 
 
 class Post(nn.Cell):
     """MhcPost without its bprop."""
 
     def construct(self, x: Tensor, h_res: Tensor, h_out: Tensor, h_post: Tensor) -> Tensor:
-        return composite.mhc_post_forward(x, h_res, h_out, h_post)
+        return _post(x, h_res, h_out, h_post)[0]
 
 
 class Connection(nn.Cell):
@@ -43,9 +45,9 @@ class Connection(nn.Cell):
         self.bias = Parameter(Tensor(parameters["bias"]), name="bias")
 
     def construct(self, x: Tensor) -> Tensor:
-        h_in, h_post, h_res = composite.mhc_pre_forward(x, self.phi, self.alpha, self.bias, None, EPS, EPS)[:3]
-        h_res = composite.mhc_sinkhorn_forward(h_res, EPS, NUM_ITERS, RECIPE)
-        return composite.mhc_post_forward(x, h_res, h_in, h_post)
+        h_in, h_post, h_res = _pre(x, self.phi, self.alpha, self.bias, None, EPS, EPS)[:3]
+        h_res = _sinkhorn(h_res, EPS, NUM_ITERS, RECIPE)[0]
+        return _post(x, h_res, h_in, h_post)[0]
 
 
 def make(task: Task, inputs: Inputs) -> Step:

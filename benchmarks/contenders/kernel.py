@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aclnn_adapter.operators import resolve
+from ms_mhc import csrc
 from ms_mhc.backends import cpu
 from ms_mhc.backends.registry import Job
 from ms_mhc.bench.contenders import Contender, Step
@@ -51,12 +52,13 @@ def _outputs(task: Task, backward: bool, dtype: np.dtype[Any]) -> Dict[str, _Any
     return {a.snake_name: np.zeros(resolve(a.shape, sizes), dtype if a.dtype == "x" else np.float32) for a in found}
 
 
-def _scalars(task: Task, backward: bool) -> List[_Any]:
+def _scalars(task: Task, backward: bool) -> _Any:
+    """The mask of the optional inputs that are there (h_res, no gamma, no grad_x_post), then the operator's scalars."""
     if task.operator == "mhc_post":
-        return []
+        return np.array([1], np.float32)
     if task.operator == "mhc_sinkhorn":
-        return [np.array([EPS, NUM_ITERS, cpu.RECIPES["deepseek_v4"]], np.float32)]
-    return [np.array([EPS] if backward else [EPS, EPS], np.float32)]
+        return np.array([0, EPS, NUM_ITERS, 0], np.float32)
+    return np.array([0, EPS] if backward else [0, EPS, EPS], np.float32)
 
 
 def _arrays(results: Any) -> List[Array]:
@@ -78,12 +80,12 @@ def make(task: Task, inputs: Inputs) -> Step:
     refusal = cpu.refusal(Job("mhc_pre", task.shape.streams))
     if refusal is not None:
         raise RuntimeError(refusal.reason)
-    library = ctypes.CDLL(str(cpu.library()))
+    library = ctypes.CDLL(str(csrc.loadable()))
     dtype = _BFLOAT16 if task.dtype == "bfloat16" else np.dtype(np.float32)
     tensors = {k: v.astype(dtype) if k in inputs.streams else v for k, v in inputs.tensors.items()}
     name = "".join(word.capitalize() for word in task.operator.split("_"))
     outputs = _outputs(task, False, dtype)
-    forward = _prepared(library, name, [*tensors.values(), *_scalars(task, False), *outputs.values()])
+    forward = _prepared(library, name, [_scalars(task, False), *tensors.values(), *outputs.values()])
     if task.passes == "forward":
         count = len(inputs.cotangents)  # the rest is what backward needs
         return _step((forward,), list(outputs.values())[:count])
@@ -91,7 +93,7 @@ def make(task: Task, inputs: Inputs) -> Step:
     cotangents = [c.astype(dtype) if inputs.streams and i == 0 else c for i, c in enumerate(inputs.cotangents)]
     gradients = _outputs(task, True, dtype)
     given = _in_order(task, tensors, cotangents, outputs)
-    backward = _prepared(library, name + "Backward", [*given, *_scalars(task, True), *gradients.values()])
+    backward = _prepared(library, name + "Backward", [_scalars(task, True), *given, *gradients.values()])
     return _step((forward, backward), list(gradients.values()))
 
 

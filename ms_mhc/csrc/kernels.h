@@ -68,8 +68,12 @@ struct Kernels {
   int64_t (*sinkhorn_backward_scratch)(const SinkhornBackward &);
 };
 
-// Of the best instruction set that this processor has, or of the one that the environment variable
-// MS_MHC_CPU_ISA names (baseline, avx2, avx512), if it has that.
+// Of the best instruction set that this processor has, or of the one that the environment variable MS_MHC_CPU_ISA names
+// (baseline, avx2, avx512). Throws std::invalid_argument if that one is not to be had here.
 const Kernels &kernels();
+
+// The name of that instruction set, empty where kernels() throws; and all names that may be asked for.
+const char *instruction_set();
+const char *instruction_sets();
 
 }  // namespace mhc

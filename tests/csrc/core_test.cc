@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C++ core against the operators' formulas in double precision, written out once more here without a thought of
 // speed. Prints what fails, and returns the number of failures (at most 100). run.py builds and runs it.
+//
+//   core_test ISA [--small]    returns 101 if this machine has no such instruction set; --small for slow tools
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -16,6 +18,9 @@
 #endif
 
 #include "mhc.h"
+
+extern "C" const char *MhcIsa();
+extern "C" const char *MhcIsaNames();
 
 namespace {
 
@@ -33,7 +38,7 @@ size_t size(int64_t n) { return static_cast<size_t>(n); }
 
 // ---- the element types, by searching for the nearest number ----
 
-double half_value(uint16_t bits, int mantissa_bits, int bias) {
+double computed_half_value(int bits, int mantissa_bits, int bias) {
   const int mantissa = bits & ((1 << mantissa_bits) - 1), exponent = (bits & 0x7fff) >> mantissa_bits;
   const int highest = (1 << (15 - mantissa_bits)) - 1;
   const double sign = bits & 0x8000 ? -1.0 : 1.0;
@@ -52,6 +57,17 @@ const Type kTypes[] = {{mhc::Element::kFloat32, "fp32", 0, 0},
                        {mhc::Element::kFloat16, "fp16", 10, 15},
                        {mhc::Element::kBFloat16, "bf16", 7, 127}};
 
+Doubles all_half_values(const Type &type) {
+  Doubles values;
+  for (int bits = 0; bits < 1 << 16; ++bits) values.push_back(computed_half_value(bits, type.mantissa_bits, type.bias));
+  return values;
+}
+
+double half_value(uint16_t bits, const Type &type) {
+  static const Doubles fp16 = all_half_values(kTypes[1]), bf16 = all_half_values(kTypes[2]);
+  return (type.element == mhc::Element::kFloat16 ? fp16 : bf16)[bits];
+}
+
 uint16_t nearest_bits(const Type &type, double value) {
   if (std::isnan(value)) return 0x7fff;
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
@@ -60,12 +76,12 @@ uint16_t nearest_bits(const Type &type, double value) {
   uint16_t low = 0, high = static_cast<uint16_t>(infinity - 1);  // the largest number not above the magnitude
   while (low < high) {
     const uint16_t middle = static_cast<uint16_t>((low + high + 1) / 2);
-    if (half_value(middle, type.mantissa_bits, type.bias) <= magnitude) low = middle;
+    if (half_value(middle, type) <= magnitude) low = middle;
     else high = static_cast<uint16_t>(middle - 1);
   }
-  const double below = half_value(low, type.mantissa_bits, type.bias);
-  const double spacing = low + 1 == infinity ? below - half_value(static_cast<uint16_t>(low - 1), type.mantissa_bits, type.bias)
-                                             : half_value(static_cast<uint16_t>(low + 1), type.mantissa_bits, type.bias) - below;
+  const double below = half_value(low, type);
+  const double spacing = low + 1 == infinity ? below - half_value(static_cast<uint16_t>(low - 1), type)
+                                             : half_value(static_cast<uint16_t>(low + 1), type) - below;
   const double twice = 2 * (magnitude - below);
   const bool up = twice > spacing || (twice == spacing && low % 2 == 1);
   return static_cast<uint16_t>(sign | (low + (up ? 1 : 0)));
@@ -102,7 +118,7 @@ class Tensor {
     }
     uint16_t bits;
     std::memcpy(&bits, at(i), 2);
-    return half_value(bits, type_.mantissa_bits, type_.bias);
+    return half_value(bits, type_);
   }
 
   Doubles values() const {
@@ -144,7 +160,7 @@ void compare(const std::string &what, const Type &type, const Doubles &found, co
     double allowed = 2e-6 * largest;
     double target = expected[i];
     if (type.mantissa_bits) {
-      target = half_value(nearest_bits(type, expected[i]), type.mantissa_bits, type.bias);
+      target = half_value(nearest_bits(type, expected[i]), type);
       const int exponent = std::max(std::ilogb(std::max(std::fabs(target), 1e-300)), 1 - type.bias);
       allowed = std::max(std::ldexp(1.0, exponent - type.mantissa_bits), 2e-6 * largest);
     }
@@ -218,7 +234,8 @@ void test_pre(const Type &type, const Shape &s, bool with_gamma, bool with_post,
 
   Doubles e_h_in(size(t_count * d)), e_h_post(h_post.size()), e_h_res(h_res.size()), e_inv_rms(inv_rms.size()), e_h_mix(h_mix.size()), e_h_pre(h_pre.size());
   const auto part = [&](int64_t k) { return k < n ? 0 : k < 2 * n ? 1 : 2; };
-  const auto x_at = [&](int64_t t, int64_t c) { return x.get(t * nd + c); };
+  const Doubles x_values = x.values();
+  const auto x_at = [&](int64_t t, int64_t c) { return x_values[size(t * nd + c)]; };
   for (int64_t t = 0; t < t_count; ++t) {
     double square = 0;
     for (int64_t c = 0; c < nd; ++c) square += x_at(t, c) * x_at(t, c);
@@ -275,6 +292,7 @@ void test_pre(const Type &type, const Shape &s, bool with_gamma, bool with_post,
   backward.grad_gamma = with_gamma ? grad_gamma.data() : nullptr;
   mhc::pre_backward(backward);
 
+  const Doubles grad_h_in_values = grad_h_in.values();
   Doubles e_x(size(t_count * nd)), e_phi(phi.size()), e_alpha(3), e_bias(bias.size()), e_gamma(gamma.size());
   for (int64_t t = 0; t < t_count; ++t) {
     const double inv = static_cast<double>(inv_rms[size(t)]);
@@ -283,7 +301,7 @@ void test_pre(const Type &type, const Shape &s, bool with_gamma, bool with_post,
     for (int64_t k = 0; k < f; ++k) {
       if (part(k) == 0) {
         double grad = 0;
-        for (int64_t c = 0; c < d; ++c) grad += grad_h_in.get(t * d + c) * x_at(t, k * d + c);
+        for (int64_t c = 0; c < d; ++c) grad += grad_h_in_values[size(t * d + c)] * x_at(t, k * d + c);
         const double value = static_cast<double>(h_pre[size(t * n + k)]) - static_cast<double>(kHcEps);
         gate[size(k)] = grad * value * (1 - value);
       } else if (part(k) == 1) {
@@ -305,7 +323,7 @@ void test_pre(const Type &type, const Shape &s, bool with_gamma, bool with_post,
         e_phi[size(k * nd + c)] += grad_mix[size(k)] * x_at(t, c) * scale(c);
       }
       e_gamma[size(c)] += x_at(t, c) * m;
-      double grad = static_cast<double>(h_pre[size(t * n + c / d)]) * grad_h_in.get(t * d + c % d) + m * scale(c);
+      double grad = static_cast<double>(h_pre[size(t * n + c / d)]) * grad_h_in_values[size(t * d + c % d)] + m * scale(c);
       grad -= grad_inv * inv * inv * inv / static_cast<double>(nd) * x_at(t, c);
       if (with_post) grad += grad_x_post.get(t * nd + c);
       e_x[size(t * nd + c)] = grad;
@@ -359,6 +377,7 @@ void test_post(const Type &type, const Shape &s, bool with_h_res, int64_t shift)
                              grad_x.data(), grad_h_res.data(), grad_h_out.data(), grad_h_post.data()};
   mhc::post_backward(backward);
 
+  const Doubles x_values = x.values();
   Doubles e_out(size(t_count * nd)), e_x(e_out), e_h_res(h_res.size()), e_h_out(size(t_count * d)), e_h_post(h_post.size());
   for (int64_t t = 0; t < t_count; ++t) {
     for (int64_t j = 0; j < n; ++j) {
@@ -369,9 +388,9 @@ void test_post(const Type &type, const Shape &s, bool with_h_res, int64_t shift)
         e_h_out[size(t * d + c)] += weight * g;
         e_h_post[size(t * n + j)] += g * h;
         for (int64_t i = 0; i < n; ++i) {
-          e_out[size(t * nd + j * d + c)] += res(t, i, j) * x.get(t * nd + i * d + c);
+          e_out[size(t * nd + j * d + c)] += res(t, i, j) * x_values[size(t * nd + i * d + c)];
           e_x[size(t * nd + i * d + c)] += res(t, i, j) * g;
-          e_h_res[size((t * n + i) * n + j)] += x.get(t * nd + i * d + c) * g;
+          e_h_res[size((t * n + i) * n + j)] += x_values[size(t * nd + i * d + c)] * g;
         }
       }
     }
@@ -504,7 +523,7 @@ void test_nan_stays_in_its_token() {
 void test_conversions(const Type &type) {
   Tensor everything(type, 1 << 16), zeros(type, Doubles(1 << 16)), copied(type, 1 << 16);
   for (int64_t bits = 0; bits < 1 << 16; ++bits) {
-    everything.set(bits, half_value(static_cast<uint16_t>(bits), type.mantissa_bits, type.bias));
+    everything.set(bits, half_value(static_cast<uint16_t>(bits), type));
   }
   const float zero = 0.0f;
   mhc::post_forward({type.element, {1, 1, 1 << 16}, everything.data(), nullptr, zeros.data(), &zero, copied.data()});
@@ -514,8 +533,8 @@ void test_conversions(const Type &type) {
   }
   Floats values;
   for (int64_t bits = 0; bits + 1 < 1 << 15; ++bits) {
-    const double a = half_value(static_cast<uint16_t>(bits), type.mantissa_bits, type.bias);
-    const double b = half_value(static_cast<uint16_t>(bits + 1), type.mantissa_bits, type.bias);
+    const double a = half_value(static_cast<uint16_t>(bits), type);
+    const double b = half_value(static_cast<uint16_t>(bits + 1), type);
     if (!std::isfinite(b)) continue;
     for (const double value : {a, (a + b) / 2, a + 0.49 * (b - a), a + 0.51 * (b - a)}) {
       values.push_back(static_cast<float>(value));
@@ -527,7 +546,7 @@ void test_conversions(const Type &type) {
   Tensor ones(type, Doubles(size(count), 1.0)), none(type, Doubles(size(count))), rounded(type, count);
   mhc::post_forward({type.element, {count, 1, 1}, none.data(), nullptr, ones.data(), values.data(), rounded.data()});
   for (int64_t i = 0; i < count; ++i) {
-    const double expected = half_value(nearest_bits(type, static_cast<double>(values[size(i)])), type.mantissa_bits, type.bias);
+    const double expected = half_value(nearest_bits(type, static_cast<double>(values[size(i)])), type);
     if (rounded.get(i) != expected) return fail(std::string(type.name) + ": " + std::to_string(values[size(i)]) + " not rounded to nearest even");
   }
 }
@@ -540,9 +559,17 @@ void test_no_tokens() {
 
 }  // namespace
 
-// With any argument, only what is small: for valgrind.
-int main(int argc, char **) {
-  const bool small = argc > 1;
+int main(int argc, char **argv) {
+  const std::string isa = argc > 1 ? argv[1] : "", names = std::string(MhcIsaNames()) + ",";
+  if (names.find(isa + ",") == std::string::npos) {
+    std::printf("skipped: this machine has no %s\n", isa.c_str());
+    return 101;
+  }
+  if (isa != MhcIsa()) {
+    std::printf("FAILED: %s runs, not %s\n", MhcIsa(), isa.c_str());
+    return 1;
+  }
+  const bool small = argc > 2;
   const Shape shapes[] = {{1, 4, 64},  {1, 1, 1},   {3, 2, 1},  {5, 4, 33},  {37, 4, 512}, {33, 6, 80}, {19, 8, 128},
                           {40, 3, 33}, {7, 16, 64}, {70, 2, 96}, {9, 5, 17}, {130, 4, 24}, {2, 4, 700}};
   for (const Shape &shape : shapes) {

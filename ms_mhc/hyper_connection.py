@@ -6,12 +6,15 @@ from typing import Any, Tuple
 
 from mindspore import Tensor, nn, ops
 
-from ms_mhc.cells.post import MhcPost
-from ms_mhc.cells.pre import MhcPre
-from ms_mhc.cells.sinkhorn import MhcSinkhorn
+from ms_mhc.dispatch import Options
+from ms_mhc.operators.post import MhcPost
+from ms_mhc.operators.pre import MhcPre
+from ms_mhc.operators.pre_sinkhorn import pre_sinkhorn
+from ms_mhc.operators.precision import GateCell
+from ms_mhc.operators.sinkhorn import MhcSinkhorn
 
 
-class HyperConnection(nn.Cell):
+class HyperConnection(GateCell):
     """A residual connection of N streams around any cell.
 
     ``h_in, h_post, h_res, x = MhcPre(x)``, ``h_out = branch(h_in, *args)``, then
@@ -23,7 +26,7 @@ class HyperConnection(nn.Cell):
         hidden_size: D, >= 1.
         branch: any cell that takes h_in [..., D] first and returns a tensor of that shape, or a tuple whose first
             element is that tensor. A pre-norm belongs into the branch.
-        use_gamma, norm_eps, hc_eps: as in :class:`MhcPre`.
+        use_gamma, norm_eps, hc_eps, precision: as in :class:`MhcPre`.
         num_iters, sinkhorn_eps, recipe: as in :class:`MhcSinkhorn`.
         backend: ``"auto"``, or a backend by name, for all three operators.
 
@@ -46,6 +49,7 @@ class HyperConnection(nn.Cell):
         num_iters: int = 20,
         sinkhorn_eps: float = 1e-6,
         recipe: str = "deepseek_v4",
+        precision: str = "float32",
         backend: str = "auto",
     ) -> None:
         super().__init__()
@@ -58,6 +62,7 @@ class HyperConnection(nn.Cell):
             norm_eps=norm_eps,
             hc_eps=hc_eps,
             return_residual=True,
+            precision=precision,
             backend=backend,
         )
         self.sinkhorn = MhcSinkhorn(num_iters, sinkhorn_eps, recipe, backend)
@@ -65,12 +70,20 @@ class HyperConnection(nn.Cell):
         self.post = MhcPost(backend)
 
     def construct(self, x: Tensor, *args: Any) -> Any:
-        h_in, h_post, h_res, x = self.pre(x)
+        h_in, h_post, h_res, x = self.read(x)
         # a call without the star is one that amp's O1 can follow into the branch
         out = self.call_branch(h_in, args) if args else self.branch(h_in)
         h_out = out[0] if isinstance(out, tuple) else out
-        x_next = self.post(x, self.sinkhorn(h_res), ops.cast(h_out, x.dtype), h_post)
+        x_next = self.post(x, h_res, ops.cast(h_out, x.dtype), h_post)
         return (x_next,) + out[1:] if isinstance(out, tuple) else x_next
+
+    def read(self, x: Tensor) -> Tuple[Tensor, ...]:
+        """What :attr:`pre` and then :attr:`sinkhorn` compute, in one piece where the backend has one."""
+        pre, steps = self.pre, self.sinkhorn
+        tensors = (self.streams(x), pre.phi, pre.alpha, pre.bias, pre.gamma)
+        attributes = (pre.norm_eps, pre.hc_eps, steps.eps, steps.num_iters, steps.recipe)
+        options = Options(pre.backend, pre.precision, True, (pre.num_streams, pre.hidden_size))
+        return pre_sinkhorn("HyperConnection", tensors, attributes, options)
 
     def call_branch(self, h_in: Tensor, args: Tuple[Any, ...]) -> Any:
         """The branch with further arguments."""
