@@ -19,8 +19,9 @@ from aclnn_adapter import custom, platform
 from aclnn_adapter.custom import AclnnKernel
 from aclnn_adapter.operators import MHC_PRE, MHC_PRE_BACKWARD, TENSOR, Operator
 from ms_mhc import MhcPre, __main__, info, mhc_pre
-from ms_mhc.backends import aclnn, registry
+from ms_mhc.backends import registry
 from ms_mhc.backends.registry import Job
+from ms_mhc.operation import BACKWARD, FORWARD
 
 OLD = """
 // published before gradXPostOptional was added
@@ -200,44 +201,76 @@ def ascend_950(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "reason"),
+    ("job", "forward", "backward"),
     [
-        (Job("mhc_pre", 4, 64, ms.bfloat16), None),
-        (Job("mhc_pre", 4, 80, ms.bfloat16), "not a multiple of 64, which aclnnMhcPreBackward needs; use backend"),
-        (Job("mhc_pre", 4, 80, None), "or pad to 128"),
-        (Job("mhc_pre", 4, 64, ms.float32), "x has dtype float32; the kernels take bfloat16 and float16"),
-        (Job("mhc_pre", 2, 64, ms.float16), "num_streams 2 is not one of 4, 6, 8, which aclnnMhcPre needs"),
-        (Job("mhc_sinkhorn", 4, num_iters=200), "num_iters 200 is not within 1 to 100"),
-        (Job("mhc_sinkhorn", 4, num_iters=20, recipe="paper"), "recipe 'deepseek_v4', not 'paper'"),
-        (Job("mhc_post", 4, 64, ms.float16, identity=True), "null pointer"),
-        (Job("mhc_post", 4, 64, ms.float16), None),
+        (Job("mhc_pre", 4, 64, ms.bfloat16), None, None),
+        (
+            Job("mhc_pre", 4, 80, ms.bfloat16),
+            None,
+            "not a multiple of 64, which aclnnMhcPreBackward needs; use backend",
+        ),
+        (Job("mhc_pre", 4, 80, None), None, "or pad to 128"),
+        (Job("mhc_pre", 4, 64, ms.float32), "x has dtype float32; the kernels take bfloat16 and float16", "float32"),
+        (Job("mhc_pre", 2, 64, ms.float16), "num_streams 2 is not one of 4, 6, 8, which aclnnMhcPre needs", "of 4, 6"),
+        (Job("mhc_sinkhorn", 4, num_iters=200), "num_iters 200 is not within 1 to 100", "not within 1 to 100"),
+        (Job("mhc_sinkhorn", 4, num_iters=20, recipe="paper"), "recipe 'deepseek_v4', not 'paper'", "not 'paper'"),
+        (Job("mhc_post", 4, 64, ms.float16, absent=("h_res",)), "null pointer", "null pointer"),
+        (Job("mhc_post", 4, 64, ms.float16), None, None),
+        (Job("mhc_pre_sinkhorn", 4, 4096, ms.float16, 20, absent=("gamma",)), 'precision="hf32" would allow it', None),
     ],
 )
-def test_kernels_refuse_what_either_direction_cannot_do(ascend_950: None, job: Job, reason: Optional[str]) -> None:
-    refusal = aclnn.refusal(job)
-    if reason is None:
-        assert refusal is None
-        assert registry.choose("test", job, "auto").name == "aclnn"
+def test_kernels_refuse_what_they_cannot_do(
+    ascend_950: None, job: Job, forward: Optional[str], backward: Optional[str]
+) -> None:
+    aclnn = registry.backends()[0]
+    for direction, reason in ((FORWARD, forward), (BACKWARD, backward)):
+        refusal = aclnn.refusal(job, direction)
+        assert (refusal is None) == (reason is None)
+        assert reason is None or (refusal is not None and reason in refusal.reason)
+    assert (registry.choose("test", job, "auto").name == "aclnn") == (forward is None)
+    if forward is None and backward is None:
+        assert registry.choose("test", job, "aclnn").backward.name == "aclnn"
     else:
-        assert refusal is not None
-        assert reason in refusal.reason
-        assert registry.choose("test", job, "auto").name != "aclnn"
         with pytest.raises(ValueError, match="backend='aclnn' cannot be used"):
             registry.choose("test", job, "aclnn")
 
 
-def test_fall_back_says_why_once(ascend_950: None, caplog: pytest.LogCaptureFixture) -> None:
-    registry._say_once.cache_clear()
+def test_forward_and_backward_are_chosen_one_by_one(ascend_950: None) -> None:
+    choice = registry.choose("test", Job("mhc_pre", 4, 80, ms.bfloat16), "auto")
+    assert (choice.forward.name, choice.backward.name) == ("aclnn", "composite")
+    eager = registry.choose("test", Job("mhc_pre", 4, 64, ms.bfloat16), "auto", eagerly=True)
+    assert (eager.forward.name, eager.backward.name) == ("composite", "composite")
+
+
+def test_backward_whose_saved_tensors_the_forward_does_not_give_is_not_chosen(
+    ascend_950: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the forward's kernel nothing was saved for the backward's."""
+    only_backward = lambda operator: None if operator.name.endswith("Backward") else "missing"  # noqa: E731
+    monkeypatch.setattr(platform, "refusal", only_backward)
+    choice = registry.choose("test", Job("mhc_sinkhorn", 4, num_iters=20), "auto")
+    assert (choice.forward.name, choice.backward.name) == ("composite", "composite")
+    choice = registry.choose("test", Job("mhc_pre", 4, 64, ms.bfloat16), "auto")
+    assert (choice.forward.name, choice.backward.name) == ("composite", "aclnn")
+
+
+@pytest.fixture
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_said", set())
+    monkeypatch.setattr(registry, "_warned", [])
+
+
+def test_fall_back_says_why_once(ascend_950: None, nothing_said: None, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="ms_mhc"):
         for _ in range(3):
             registry.choose("test", Job("mhc_pre", 4, 80, ms.bfloat16), "auto")
+            registry.choose("test", Job("mhc_sinkhorn", 4, num_iters=200), "auto")
     said = [r.getMessage() for r in caplog.records]
     assert len(said) == 1
     assert "mhc_pre: the aclnn backend cannot be used, falling back: hidden_size 80" in said[0]
 
 
-def test_nothing_is_said_where_no_kernel_is_expected(caplog: pytest.LogCaptureFixture) -> None:
-    registry._say_once.cache_clear()
+def test_nothing_is_said_where_no_kernel_is_expected(nothing_said: None, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="ms_mhc"):
         MhcPre(4, 8)(Tensor(np.ones((2, 4, 8), np.float32)))
     assert not [r.getMessage() for r in caplog.records if r.name == "ms_mhc"]

@@ -7,7 +7,7 @@ import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Callable, Iterator, Optional, Set, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Set, Tuple
 
 from aclnn_adapter.operators import Operator
 from ms_mhc.operation import BACKWARD, FORWARD, OPERATIONS, RESIDUAL, Operation
@@ -167,16 +167,27 @@ def _known(operation: Operation, forward: Operator) -> Set[str]:
     return {*operation.names_of(forward.inputs), *outputs, *("grad_" + name for name in (*outputs, RESIDUAL))}
 
 
-@cache
+_said: Set[str] = set()
+
+
 def say_once(operator: str, backend: str, reason: str) -> None:
-    """A fall-back is news where the better backend was within reach: on a machine of its kind."""
+    """A fall-back is news where the better backend was within reach: on a machine of its kind, once a process.
+
+    Further reasons are logged below the level of warnings; ``python -m ms_mhc info`` tells them all.
+    """
     from aclnn_adapter import platform
 
-    expected = backend == "aclnn" and platform.device_target() == "Ascend"
-    logger.log(
-        logging.WARNING if expected else logging.DEBUG,
-        "%s: the %s backend cannot be used, falling back: %s",
-        operator,
-        backend,
-        reason,
-    )
+    text = f"{operator}: the {backend} backend cannot be used, falling back: {reason}"
+    if text in _said:
+        return
+    _said.add(text)
+    if backend != "aclnn" or platform.device_target() != "Ascend":
+        logger.debug(text)
+    elif _warned:
+        logger.info(text)
+    else:
+        _warned.append(text)
+        logger.warning("%s. `python -m ms_mhc info` tells what runs where", text)
+
+
+_warned: List[str] = []

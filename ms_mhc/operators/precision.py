@@ -11,7 +11,11 @@ from typing import Any, Callable, Dict, Optional
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore._c_expression import MixedPrecisionType
-from mindspore.common.api import _pynative_executor
+
+try:
+    from mindspore.graph.api import _pynative_executor
+except ImportError:  # MindSpore 2.9
+    from mindspore.common.api import _pynative_executor
 
 _MARKS = {"fp16": ms.float16, "bf16": ms.bfloat16, "fp32": ms.float32}
 

@@ -71,7 +71,7 @@ def _job(operator: str, case: Case) -> Job:
         getattr(ms, case["dtype"]) if "dtype" in case else None,
         num_iters=case.get("num_iters"),
         recipe=case.get("recipe"),
-        identity=case.get("h_res") == "identity",
+        absent=("h_res",) if case.get("h_res") == "identity" else (),
     )
 
 
