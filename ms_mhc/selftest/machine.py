@@ -63,6 +63,9 @@ def describe(ways: Sequence[str], backend: str, quick: bool) -> Machine:
     )
 
 
+_ATTRIBUTES = ("norm_eps", "hc_eps", "sinkhorn_eps", "eps", "num_iters", "recipe")
+
+
 def _job(operator: str, case: Case) -> Job:
     return Job(
         operator,
@@ -71,16 +74,24 @@ def _job(operator: str, case: Case) -> Job:
         getattr(ms, case["dtype"]) if "dtype" in case else None,
         num_iters=case.get("num_iters"),
         recipe=case.get("recipe"),
-        absent=("h_res",) if case.get("h_res") == "identity" else (),
+        absent=("h_res",) if case.get("h_res") == "identity" else () if case.get("gamma", True) else ("gamma",),
+        attributes=tuple((name, case[name]) for name in _ATTRIBUTES if name in case),
+        precision=case.get("precision", "float32"),
+        token_dims={"TND": 1, "BSND": 2}.get(case.get("layout", "")),
     )
 
 
 def taken(operator: str, case: Case) -> Optional[str]:
-    """The backend that a case runs on in a compiled graph; ``None`` where the one asked for refuses it."""
+    """The backend that a case runs on in a compiled graph, or two of them, for forward and backward.
+
+    ``None`` where the one asked for refuses it.
+    """
     try:
-        return registry.choose("selftest", _job(operator, case), case["backend"]).name
+        choice = registry.choose("selftest", _job(operator, case), case["backend"])
     except (ValueError, RuntimeError):
         return None
+    names = (choice.forward.name, choice.backward.name)
+    return names[0] if names[0] == names[1] else "+".join(names)
 
 
 def available_bytes() -> int:
