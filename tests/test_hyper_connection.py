@@ -119,7 +119,7 @@ def test_recompute_runs_the_forward_once_more_and_gives_the_same_bits(way: Way, 
     runs: List[int] = []
     if eagerly:
         for network in (plain, recomputed):
-            network.layers[0].pre.register_forward_pre_hook(lambda cell, inputs: runs.append(1))
+            network.layers[0].branch.register_forward_pre_hook(lambda cell, inputs: runs.append(1))
 
     def gradients(network: nn.Cell, folder: Path) -> Any:
         def loss(h: Tensor) -> Tensor:
