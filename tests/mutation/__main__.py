@@ -21,6 +21,7 @@ from aclnn_adapter.host.build import CACHE_VARIABLE
 from ms_mhc import csrc
 from tests.csrc import run as core_test
 from tests.mutation import core, host, python
+from tests.mutation.core_build import Core
 from tests.mutation.edit import Edit, Killer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +35,7 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.core: Optional[Core] = None
         ignored = shutil.ignore_patterns("__pycache__", "*.ckpt", "rank_*", "kernel_meta")
         for name in _COPIED:
             if (ROOT / name).is_dir():
@@ -48,27 +50,21 @@ class Copy:
         }
         self.environment.pop(CACHE_VARIABLE, None)
 
-    def passes(self, killer: Killer) -> bool:
-        """Whether the tests pass."""
-        if killer.isa and not self._compile(killer):
-            return False
-        if not killer.arguments:
-            program = self.folder / "core_test"
-            return core_test.run_test(program, killer.isa, small=True).returncode == 0
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *killer.arguments]
+    def passes(self, killer: Killer, file: str) -> bool:
+        """Whether the tests pass with a file as it is now."""
+        if killer.isa:
+            if self.core is None:
+                self.core = Core(self.folder / "ms_mhc" / "csrc", self.folder / "objects")
+            library = self.folder / (f"ms_mhc/csrc/{csrc.LIBRARY.name}" if killer.arguments else "libcore.so")
+            if not self.core.library(self.folder / file, killer.isa, library):
+                raise ValueError("it does not compile")
+            if not killer.arguments:
+                return core_test.run_test(self.core.test(library), killer.isa, small=True).returncode == 0
         try:
-            done = subprocess.run(
-                command,
-                cwd=self.folder,
-                env=self.environment,
-                capture_output=True,
-                text=True,
-                timeout=_LONGEST,
-                check=False,
-            )
+            done = self._run([sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *killer.arguments])
         except subprocess.TimeoutExpired:
             return False
-        if done.returncode == 5 or " passed" not in done.stdout and done.returncode == 0:
+        if done.returncode == 5 or (done.returncode == 0 and " passed" not in done.stdout):
             raise SystemExit(f"{killer.name}: no test ran\n{done.stdout[-2000:]}")
         return done.returncode == 0
 
@@ -82,25 +78,6 @@ class Copy:
             timeout=_LONGEST,
             check=False,
         )
-
-    def _compile(self, killer: Killer) -> bool:
-        """The core for one instruction set, without optimization: the formulas are what is tested."""
-        source = self.folder / "ms_mhc" / "csrc"
-        library = source / "libms_mhc_cpu.so" if killer.arguments else self.folder / "libcore.so"
-        code = (
-            "import pathlib, platform, sys\n"
-            "from ms_mhc.csrc import build\n"
-            "machine = build.VARIANTS.get(platform.machine(), {})\n"
-            "build.VARIANTS[platform.machine()] = {n: f for n, f in machine.items() if n == sys.argv[2]}\n"
-            "build.build(pathlib.Path(sys.argv[1]), ['-O0', '-w'])\n"
-        )
-        command = [sys.executable, "-c", code, str(library), killer.isa]
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
-        )
-        if done.returncode == 0 and not killer.arguments:
-            core_test.build_test(self.folder / "core_test", library, ["-O1"])
-        return done.returncode == 0
 
 
 def _chosen(groups: List[str], word: Optional[str]) -> List[Edit]:
@@ -134,35 +111,37 @@ def main() -> int:
     if options.check or not chosen:
         return int(bool(gone) or not chosen)
 
-    survivors, sound = [], {}
+    survivors: List[Edit] = []
+    sound: Dict[Killer, bool] = {}
     with tempfile.TemporaryDirectory(prefix="mutation_") as folder:
         copy = Copy(Path(folder))
         for edit in _by_killer(chosen):
             path = copy.folder / edit.file
             text = path.read_text(encoding="utf-8")
             if edit.killer not in sound:
-                sound[edit.killer] = copy.passes(edit.killer)
+                sound[edit.killer] = copy.passes(edit.killer, edit.file)
                 if not sound[edit.killer]:
                     print(f"NOT SOUND  {edit.killer.name}: its tests fail without any edit", flush=True)
             if not sound[edit.killer]:
                 continue
-            try:
-                broken = edit.applied(text)
-            except ValueError:
-                continue
             start = time.monotonic()
-            path.write_text(broken, encoding="utf-8")
-            noticed = not copy.passes(edit.killer)
-            path.write_text(text, encoding="utf-8")
-            if edit.killer.isa:
-                shutil.copy(csrc.LIBRARY, copy.folder / "ms_mhc" / "csrc")
+            try:
+                path.write_text(edit.applied(text), encoding="utf-8")
+                noticed = not copy.passes(edit.killer, edit.file)
+            except ValueError as error:
+                gone.append(f"{edit}: {error}")
+                print(f"NO FAULT  {gone[-1]}", flush=True)
+                continue
+            finally:
+                path.write_text(text, encoding="utf-8")
+                if edit.killer.isa:
+                    shutil.copy(csrc.LIBRARY, copy.folder / "ms_mhc" / "csrc")
             print(f"{'noticed ' if noticed else 'SURVIVED'}  {time.monotonic() - start:4.0f} s  {edit}", flush=True)
             if not noticed:
                 survivors.append(edit)
     unsound = [killer.name for killer, passed in sound.items() if not passed]
-    print(
-        f"{len(chosen)} edits: {len(survivors)} survived, {len(gone)} no longer apply, tests not sound: {unsound or 'none'}"
-    )
+    print(f"{len(chosen)} edits: {len(survivors)} survived, {len(gone)} cannot be made")
+    print(f"tests that fail without any edit: {', '.join(unsound) or 'none'}")
     return int(bool(survivors or gone or unsound))
 
 
