@@ -125,6 +125,7 @@ def _job(
     """The arguments, checked, as a job."""
     operation = OPERATIONS[name]
     contract = operation.contracts[direction]
+    arguments = arguments + (None,) * (len(contract.inputs) - len(arguments))
     checks.one_of(caller, "backend", options.backend, registry.names())
     checks.one_of(caller, "precision", options.precision, registry.PRECISIONS)
     sizes = checks.tensors(caller, contract, operation.names_of(contract.inputs), arguments, options.sizes)
@@ -157,7 +158,8 @@ def compiled_for(job: Job) -> Any:
 @lru_cache(maxsize=CELLS_KEPT)
 def _made_joined(here: Choice, eagerly: Choice, job: Job, share: bool, _: Any) -> Joined:
     def make(choice: Choice, eager: Optional[Joined]) -> Joined:
-        return Joined(choice.forward.kernel(job, FORWARD), choice.backward.kernel(job, BACKWARD), share, eager)
+        forward, backward = choice.forward.kernel(job, FORWARD), choice.backward.kernel(job, BACKWARD)
+        return Joined(job.operation, forward, backward, share, eager)
 
     return make(here, None if eagerly == here else make(eagerly, None))
 

@@ -17,7 +17,7 @@ from mindspore.ops.operations.debug_ops import Morph
 
 from aclnn_adapter.custom import infer_functions
 from ms_mhc.backends.registry import Kernel
-from ms_mhc.operation import RESIDUAL
+from ms_mhc.operation import RESIDUAL, Operation
 from ms_mhc.operators.precision import called_eagerly, local, run_eagerly
 from ms_mhc.parallel import laid_out
 
@@ -64,8 +64,12 @@ class Joined(nn.Cell):
     gradients of a tuple, and cannot be used under ``Tensor.backward`` at all.
     """
 
-    def __init__(self, forward: Kernel, backward: Kernel, share: bool, eager: Optional[Joined] = None) -> None:
+    def __init__(
+        self, operation: Operation, forward: Kernel, backward: Kernel, share: bool, eager: Optional[Joined] = None
+    ) -> None:
         super().__init__()
+        self.operator = operation.name
+        self.results = operation.results
         self.mixed_precision_type = MixedPrecisionType.NOTSET
         self.wiring = Wiring.of(forward, backward, share)
         self.names = forward.inputs
@@ -203,6 +207,12 @@ class _Eager(_Function):
     @staticmethod
     def backward(ctx: Any, *dout: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
         joined = ctx.joined
+        statistics = range(joined.results, len(dout) - joined.share)
+        if any(dout[place] is not None for place in statistics):
+            raise RuntimeError(
+                f"{joined.operator}: a gradient arrived at what is only saved for the backward. Second derivatives "
+                f"through this operator are not computed"
+            )
         first = len(joined.gradients) + len(dout)
         saved = iter(ctx.saved_tensors)
 
