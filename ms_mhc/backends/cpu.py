@@ -50,8 +50,6 @@ class Cpu(Backend):
         reason = csrc.refusal()
         if reason:
             return Refusal(reason)
-        if job.operator == "mhc_pre_sinkhorn":
-            return Refusal("waiting for the C function")
         if job.dynamic:
             return Refusal("MindSpore cannot call a C function from a graph with dynamic shapes", "job")
         if job.num_iters is not None and job.num_iters > MOST_ITERATIONS:
