@@ -24,7 +24,7 @@ from typing import Dict, List, Sequence
 SOURCES = pathlib.Path(__file__).resolve().parent
 
 KERNELS = "kernels.cc"
-ONCE = ("pre.cc", "post.cc", "sinkhorn.cc", "cpu.cc", "about.cc", "mindspore_aot.cc")
+ONCE = ("pre.cc", "post.cc", "sinkhorn.cc", "memory.cc", "cpu.cc", "about.cc", "mindspore_aot.cc")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-fvisibility-inlines-hidden", "-Wall", "-Wextra")
 
 # Instruction sets beyond the baseline, by machine. cpu.cc knows the same names.
