@@ -16,7 +16,7 @@ from aclnn_adapter import platform
 from aclnn_adapter.custom import X_DTYPES, AclnnKernel
 from aclnn_adapter.operators import Dim, Limits, Operator
 from ms_mhc.backends.registry import Backend, Job, Refusal
-from ms_mhc.operation import BACKWARD, FORWARD, Operation
+from ms_mhc.operation import FORWARD
 from ms_mhc.operators.precision import Float32Cell
 
 # MindSpore cannot hand a kernel the null pointer that stands for an absent tensor. What has the same meaning:
@@ -112,7 +112,7 @@ class Aclnn(Backend):
             "op_impl_mode": operator.impl_mode(platform.soc_version(), job.precision) or 0,
         }
         one_batch = job.token_dims == 1 and 1 not in operator.limits[platform.soc_version()].token_dims
-        own = _own_shapes(operation)
+        own = operation.visible_shapes
         return _Call(
             AclnnKernel(operator, **({"I": job.num_iters} if job.num_iters is not None else {})),
             next((i for i, a in enumerate(contract.inputs) if a.shape == ("T", "N", "D")), 0),
@@ -142,14 +142,6 @@ class Aclnn(Backend):
             return Refusal(f"CANN has no kernel for {job.operator}")
         # a kernel that is there but cannot do this job says more than one that is not there
         return next((r for r in reasons if r.about == "job"), reasons[0])
-
-
-def _own_shapes(operation: Operation) -> Dict[str, Tuple[Dim, ...]]:
-    """What callers see of an operator: inputs, results and gradients, without what is only kept for the backward."""
-    forward, backward = operation.contracts[FORWARD], operation.contracts[BACKWARD]
-    gradients = [a for a in backward.inputs if operation.name_of(a).startswith("grad_")]
-    seen = (*forward.inputs, *forward.outputs[: operation.results], *gradients, *backward.outputs)
-    return {operation.name_of(a): a.shape for a in seen}
 
 
 def _shape(of_kernel: Tuple[Dim, ...], own: Optional[Tuple[Dim, ...]], one_batch: bool) -> Optional[Tuple[int, ...]]:
