@@ -60,7 +60,6 @@ EDITS = [
         ("const int64_t first_of_part[4] = {0, n, 2 * n, f};", "const int64_t first_of_part[4] = {0, n, n, f};"),
         ("store(to, kAdd ? load(to) + sums[r][v] : sums[r][v]);", "store(to, sums[r][v]);"),
         ("case 5: return product_rows<5, kAdd>", "case 5: return product_rows<4, kAdd>"),
-        ("for (int64_t t = end - begin; t < kTokenBlock; ++t) transposed[k * kTokenBlock + t] = 0;", ";"),
     ),
     *edits(
         "ms_mhc/csrc/pre.cc",
@@ -69,16 +68,11 @@ EDITS = [
         ("from[c] * gamma[column + c]", "from[c] * gamma[c]"),
         ("product * static_cast<double>(a.gamma[column + c])", "product"),
         ("grad_gamma += product * static_cast<double>(a.phi[at]);", "grad_gamma += product;"),
-        (
-            "const bool to_double = last % kTokensInFloat == 0 || last == tokens;",
-            "const bool to_double = last == tokens;",
-        ),
         ("sums.get()[k] += gates.sums[block * (f + 3) + k];", "sums.get()[k] += gates.sums[k];"),
         (
             "args.grad_alpha[i] = static_cast<float>(sums.get()[f + i]);",
             "args.grad_alpha[i] = static_cast<float>(sums.get()[i]);",
         ),
-        ("std::fill(to + width, to + kTile, 0.0f);", "std::fill(to + width, to + kTile, 1.0f);"),
     ),
     *edits(
         "ms_mhc/csrc/post_kernels.h",
@@ -137,18 +131,14 @@ EDITS = [
         ("(bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16", "(bits + 0x8000u) >> 16"),
         ("narrow((v != v) ? quiet : rounded)", "narrow(rounded)"),
         ("0xfffu + ((magnitude >> 13) & 1u)", "0x1000u"),
-        ("magnitude >= 0x477ff000u", "magnitude >= 0x477ff001u"),
         ("half = magnitude > 0x7f800000u ? Words{} + 0x7e00u : half;", ";"),
         (
             "const Words finite = magnitude < 0x400u ? reinterpret_cast<Words>(small) : normal;",
             "const Words finite = normal;",
         ),
-        ("result = x < -708.0 ? Doubles{} : result;", ";"),
+        ("const Words special = 0x7f800000u |", "const Words special = 0x7f000000u |"),
+        ("const Words quiet = (bits >> 16) | 0x40u;", "const Words quiet = bits >> 16 & 0xff80u;"),
         ("p = p * r + 1.0 / 6.0;", "p = p * r + 1.0 / 6.1;"),
-        (
-            "for (int64_t i = 0; i < count; ++i) p[i] = lanes[i];",
-            "for (int64_t i = 0; i < kLanes; ++i) p[i] = lanes[i];",
-        ),
     ),
     *edits(
         "ms_mhc/csrc/vector.h",

@@ -118,7 +118,7 @@ EDITS = [
         ("bmm_nt(float32(x).reshape(-1, n, d), grad)", "bmm_nt(grad, float32(x).reshape(-1, n, d))"),
         (
             "grad_h_out = bmm(h_post.reshape(-1, 1, n), grad)",
-            "grad_h_out = bmm(mint.ones_like(h_post.reshape(-1, 1, n)), grad)",
+            "grad_h_out = bmm(h_post.reshape(-1, 1, n) * 0.5, grad)",
         ),
     ),
     *edits(
