@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any, Iterator, Optional, Sequence, Tuple
 
 import mindspore as ms
@@ -92,7 +92,7 @@ def taken(operator: str, case: Case) -> Optional[str]:
     return _taken(platform.device_target(), _job(operator, case), case["backend"])
 
 
-@lru_cache(maxsize=None)
+@cache
 def _taken(target: str, job: Job, wanted: str) -> Optional[str]:
     try:
         choice = registry.choose("selftest", job, wanted)
