@@ -18,6 +18,8 @@ import mindspore as ms
 import pytest
 
 from ms_mhc import strict_json
+from ms_mhc.backends import registry
+from ms_mhc.backends.registry import Job
 from ms_mhc.selftest import machine, networks, programs, run
 from ms_mhc.selftest.covering import covering, pairs, possible_pairs
 from ms_mhc.selftest.machine import WAYS, Machine
@@ -71,6 +73,9 @@ def test_cases_cover_every_pair_of_options(program: Program, quick: bool) -> Non
     cases = run.cases(program, on)
     covered = set().union(*map(pairs, cases))
     size = ("tokens", "num_streams", "hidden_size")
+    backends = {b.name: b.refusal(Job(program.operator, 4, 128)) for b in registry.backends()}
+    factors["backend"] = tuple(name for name in factors["backend"] if backends.get(name) is None)
+    assert {"auto", "composite"} <= set(factors["backend"])
     for one, other in itertools.combinations(factors, 2):
         for values in itertools.product(factors[one], factors[other]):
             pair = dict(zip((one, other), values))
