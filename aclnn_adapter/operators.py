@@ -53,7 +53,7 @@ class Argument:
     dtype: str = ""
     shape: Tuple[Dim, ...] = ()
     optional: bool = False
-    default: Union[bool, int, float, None] = None
+    default: Union[bool, int, float, str, None] = None
 
     @property
     def snake_name(self) -> str:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Optional, Tuple
 from mindspore import Tensor, nn
 from mindspore.ops import constexpr
 
-from ms_mhc import checks
+from ms_mhc import checks, parallel
 from ms_mhc.backends import registry
 from ms_mhc.backends.registry import AUTO, Backend, Choice, Job, Kernel
-from ms_mhc.joint import Joined, Tensors
+from ms_mhc.joint import Distributed, Joined, Tensors
 from ms_mhc.operation import BACKWARD, FORWARD, OPERATIONS, RESIDUAL
 from ms_mhc.operators.precision import called_eagerly, run_eagerly
 
@@ -30,6 +30,7 @@ class Options(NamedTuple):
     precision: str = "float32"
     share: bool = False  # hand x on as one more output
     sizes: Optional[Tuple[int, int]] = None  # N and D, where the caller fixes them
+    layout: Any = None  # of x, in a graph that is distributed over devices
 
 
 def spec(value: Any) -> Any:
@@ -73,8 +74,7 @@ class Alone(nn.Cell):
         return self.backward(*inputs)
 
 
-@constexpr(check=False)
-def joined(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Any) -> nn.Cell:
+def cell_for(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Any) -> nn.Cell:
     """The cell that computes an operator and its gradient. It takes the tensors that are there, in one tuple.
 
     Args:
@@ -85,28 +85,28 @@ def joined(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple
         options: the fields of :class:`Options`.
     """
     chosen = Options(*options)
-    return _joined(_job(caller, name, FORWARD, arguments, attributes, chosen), caller, chosen)
+    job = _job(caller, name, FORWARD, arguments, attributes, chosen)
+    here, eagerly = (registry.choose(caller, job, chosen.backend, eager) for eager in (False, True))
+    cell = _made_joined(here, eagerly, job.without_sizes(), chosen.share, compiled_for(job))
+    layout = parallel.for_mode(caller, chosen.layout)
+    if layout is None:
+        return cell
+    known = {} if job.num_iters is None else {"I": job.num_iters}
+    return Distributed(cell, here.forward.kernel(job.without_sizes(), FORWARD), known, layout)
 
 
-@constexpr(check=False)
-def joined_unless_composite(
-    caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Any
-) -> Optional[nn.Cell]:
-    """:func:`joined`, or ``None`` where no backend has the operator in one piece: its parts may find better ones."""
+joined = constexpr(check=False)(cell_for)
+
+
+def has_kernel(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Any) -> bool:
+    """Whether a backend other than MindSpore ops, or these where they were asked for, has an operator in one piece."""
     chosen = Options(*options)
     job = _job(caller, name, FORWARD, arguments, attributes, chosen)
-    if chosen.backend != COMPOSITE and not any(
+    return chosen.backend == COMPOSITE or any(
         b.refusal(job, FORWARD) is None and b.refusal(job, BACKWARD) is None
         for b in registry.backends()
         if b.name != COMPOSITE and chosen.backend in (AUTO, b.name)
-    ):
-        return None
-    return _joined(job, caller, chosen)
-
-
-def _joined(job: Job, caller: str, options: Options) -> Joined:
-    here, eagerly = (registry.choose(caller, job, options.backend, eager) for eager in (False, True))
-    return _made_joined(here, eagerly, job.without_sizes(), options.share, compiled_for(job))
+    )
 
 
 @constexpr(check=False)
@@ -114,6 +114,7 @@ def alone(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple[
     """The cell that computes an operator's backward, for a caller that brings all its inputs."""
     chosen = Options(*options)
     job = _job(caller, name, BACKWARD, arguments, attributes, chosen)
+    parallel.for_mode(caller, None)
     here, eagerly = (next(registry.able(caller, job, chosen.backend, BACKWARD, eager)) for eager in (False, True))
     return _made_alone(here, eagerly, job.without_sizes(), compiled_for(job))
 

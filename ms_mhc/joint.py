@@ -1,21 +1,25 @@
 """The one place where a forward and its backward are joined.
 
-MindSpore has a way for each manner of running: a cell with a ``bprop`` in a compiled graph, a ``_Function`` called
-eagerly. An operator states its two functions once; which tensor goes where follows from their names.
+MindSpore has a way for each manner of running: a cell with a ``bprop`` in a compiled graph, a ``Morph`` in a graph that
+is distributed over devices, a ``_Function`` called eagerly. An operator states its two functions once; which tensor
+goes where follows from their names.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from mindspore import Tensor, mint, nn
 from mindspore._c_expression import MixedPrecisionType
 from mindspore.common._grad_function import _Function
+from mindspore.ops.operations.debug_ops import Morph
 
+from aclnn_adapter.custom import infer_functions
 from ms_mhc.backends.registry import Kernel
 from ms_mhc.operation import RESIDUAL
 from ms_mhc.operators.precision import called_eagerly, local, run_eagerly
+from ms_mhc.parallel import laid_out
 
 Tensors = Tuple[Tensor, ...]
 
@@ -97,6 +101,90 @@ class Joined(nn.Cell):
         if self.share_left:
             grads = (grads[0] + dout[-1],) + grads[1:]
         return (grads,)
+
+
+class Distributed(nn.Cell):
+    """The same in a graph that MindSpore distributes.
+
+    There a cell with a ``bprop`` gets no AllReduce for the gradients of its replicated parameters, a ``Morph`` with a
+    ``bprop_fn`` gets one for each. A Morph takes functions with as many arguments as there are tensors: this is the one
+    place with a list of them.
+    """
+
+    def __init__(self, joined: Joined, forward: Kernel, known: Dict[str, int], layout: Any) -> None:
+        super().__init__()
+        self.joined = joined
+        self.share = joined.share
+        contract = forward.contract
+        self.infer_shapes, self.infer_dtypes = infer_functions(contract, **known)
+        count = len(forward.inputs)
+        functions = {
+            1: (self.forward_1, self.backward_1),
+            3: (self.forward_3, self.backward_3),
+            4: (self.forward_4, self.backward_4),
+            5: (self.forward_5, self.backward_5),
+        }
+        self.single = len(contract.outputs) == 1 and not self.share
+        self.morph = Morph(functions[count][0], self.shapes, self.dtypes, functions[count][1])
+        self.morph.add_prim_attr("self_define_shard", True)
+        for name in ("side_effect_mem", "side_effect_io", "side_effect_backprop"):
+            self.morph.del_prim_attr(name)  # it has none, and with them pipeline stages do not compile
+        inputs = laid_out(layout, [a.shape for a in contract.inputs])
+        outputs = laid_out(layout, [a.shape for a in contract.outputs])
+        self.morph.shard(inputs, outputs + inputs[:1] if self.share else outputs)
+
+    def shapes(self, *inputs: Any) -> Any:
+        """Of all outputs, for the whole tensors."""
+        found = self.infer_shapes(*inputs)
+        outputs = tuple(map(tuple, found)) if isinstance(found, tuple) else (tuple(found),)
+        outputs = outputs + (tuple(inputs[0]),) if self.share else outputs
+        return outputs[0] if self.single else outputs
+
+    def dtypes(self, *inputs: Any) -> Any:
+        """Of all outputs."""
+        found = self.infer_dtypes(*inputs)
+        outputs = found if isinstance(found, tuple) else (found,)
+        outputs = outputs + (inputs[0],) if self.share else outputs
+        return outputs[0] if self.single else outputs
+
+    def construct(self, inputs: Tensors) -> Tensors:
+        out = self.morph(*inputs)
+        return (out,) if self.single else out
+
+    def forward(self, inputs: Tensors) -> Any:
+        """On the parts of the tensors that are on this device."""
+        out = self.joined.construct(inputs)
+        return out[0] if self.single else out
+
+    def backward(self, inputs: Tensors, out: Any, dout: Any) -> Tensors:
+        """On the parts of the tensors that are on this device; MindSpore sums the gradients of what is replicated."""
+        if self.single:
+            return self.joined.bprop(inputs, (out,), (dout,))[0]
+        return self.joined.bprop(inputs, out, dout)[0]
+
+    def forward_1(self, a: Tensor) -> Any:
+        return self.forward((a,))
+
+    def backward_1(self, a: Tensor, out: Any, dout: Any) -> Any:
+        return self.backward((a,), out, dout)
+
+    def forward_3(self, a: Tensor, b: Tensor, c: Tensor) -> Any:
+        return self.forward((a, b, c))
+
+    def backward_3(self, a: Tensor, b: Tensor, c: Tensor, out: Any, dout: Any) -> Any:
+        return self.backward((a, b, c), out, dout)
+
+    def forward_4(self, a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Any:
+        return self.forward((a, b, c, d))
+
+    def backward_4(self, a: Tensor, b: Tensor, c: Tensor, d: Tensor, out: Any, dout: Any) -> Any:
+        return self.backward((a, b, c, d), out, dout)
+
+    def forward_5(self, a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor) -> Any:
+        return self.forward((a, b, c, d, e))
+
+    def backward_5(self, a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, out: Any, dout: Any) -> Any:
+        return self.backward((a, b, c, d, e), out, dout)
 
 
 class _Eager(_Function):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Mapping, Sequence, Tuple
 
-from aclnn_adapter.operators import Argument, Operator
+from aclnn_adapter.operators import Argument, Dim, Operator
 
 FORWARD, BACKWARD = "forward", "backward"
 RESIDUAL = "x_post"  # x handed on: its gradient is what aclnnMhcPreBackward calls gradXPost
@@ -48,6 +48,14 @@ class Operation:
     def names_of(self, arguments: Sequence[Argument]) -> Tuple[str, ...]:
         """What arguments of a contract are called here."""
         return tuple(map(self.name_of, arguments))
+
+    @property
+    def visible_shapes(self) -> Dict[str, Tuple[Dim, ...]]:
+        """What callers see: inputs, results and gradients, without what a forward only keeps for its backward."""
+        forward, backward = self.contracts[FORWARD], self.contracts[BACKWARD]
+        gradients = [a for a in backward.inputs if self.name_of(a).startswith("grad_")]
+        seen = (*forward.inputs, *forward.outputs[: self.results], *gradients, *backward.outputs)
+        return {self.name_of(a): a.shape for a in seen}
 
     def present(self, contract: Operator, absent: Sequence[str]) -> Operator:
         """The contract without the optional inputs of these names and without their gradients."""

@@ -91,6 +91,17 @@ def sinkhorn_backward(num_iters: float = 3, recipe: float = 0) -> Tuple[Arrays, 
     return [head, numbers(T, N, N) + 1, h_res], results
 
 
+def pre_sinkhorn(mask: int = 1, num_iters: float = 3, recipe: float = 0) -> Tuple[Arrays, Arrays]:
+    (_, *given), results = pre(mask)
+    return [scalars(mask, 1e-3, 1e-2, 1e-1, num_iters, recipe), *given], results
+
+
+def pre_sinkhorn_backward(mask: int = 3, num_iters: float = 3, recipe: float = 0) -> Tuple[Arrays, Arrays]:
+    (_, *given), results = pre_backward(mask)
+    bias = pre()[0][4]
+    return [scalars(mask, 1e-2, 1e-1, num_iters, recipe), *given[:3], bias, *given[3:]], results
+
+
 OPERATORS: Dict[str, Callable[[], Tuple[Arrays, Arrays]]] = {
     "MhcPre": pre,
     "MhcPreBackward": pre_backward,
@@ -98,6 +109,8 @@ OPERATORS: Dict[str, Callable[[], Tuple[Arrays, Arrays]]] = {
     "MhcPostBackward": post_backward,
     "MhcSinkhorn": sinkhorn,
     "MhcSinkhornBackward": sinkhorn_backward,
+    "MhcPreSinkhorn": pre_sinkhorn,
+    "MhcPreSinkhornBackward": pre_sinkhorn_backward,
 }
 
 
@@ -153,6 +166,39 @@ def test_mhc_sinkhorn(recipe: str) -> None:
     assert_near(results, [reference.mhc_sinkhorn_backward(*given[1:], **options)])
 
 
+@pytest.mark.parametrize("recipe", list(RECIPES))
+@pytest.mark.parametrize("mask", range(4))
+def test_mhc_pre_sinkhorn(mask: int, recipe: str) -> None:
+    options = {"num_iters": 3, "eps": 1e-1, "recipe": recipe}
+    given, results = pre_sinkhorn(mask & 1, recipe=RECIPES[recipe])
+    assert call("MhcPreSinkhorn", [*given, *results]) == DONE
+    expected = reference.mhc_pre(*given[1:], norm_eps=1e-3, hc_eps=1e-2)
+    logits = expected.h_res
+    assert_near(results, expected._replace(h_res=reference.mhc_sinkhorn(logits, **options)))
+
+    given, results = pre_sinkhorn_backward(mask, recipe=RECIPES[recipe])
+    assert call("MhcPreSinkhornBackward", [*given, *results]) == DONE
+    x, phi, alpha, _, grad_h_in, grad_h_post, grad_h_res, inv_rms, h_mix, h_pre, h_post = given[1:12]
+    grad_logits = reference.mhc_sinkhorn_backward(grad_h_res, logits, **options)
+    gamma = given[12] if mask & 1 else None
+    grad_x_post = given[-1] if mask & 2 else None
+    saved = (inv_rms, h_mix, h_pre, h_post)
+    pre_given = (x, phi, alpha, grad_h_in, grad_h_post, grad_logits, *saved, gamma, grad_x_post)
+    assert_near(results, reference.mhc_pre_backward(*pre_given, hc_eps=1e-2))
+
+
+def test_mhc_pre_sinkhorn_has_the_bits_of_its_two_parts() -> None:
+    given, results = pre_sinkhorn()
+    assert call("MhcPreSinkhorn", [*given, *results]) == DONE
+    alone, parts = pre()
+    assert call("MhcPre", [*alone, *parts]) == DONE
+    mixed = room(T, N, N)
+    assert call("MhcSinkhorn", [scalars(0, 1e-1, 3, 0), parts[2], mixed]) == DONE
+    parts[2] = mixed
+    for got, want in zip(results, parts):
+        assert np.array_equal(got, want)
+
+
 def test_token_dimensions_may_be_any_number() -> None:
     given, results = post()
     assert call("MhcPost", [*given, *results]) == DONE
@@ -184,7 +230,7 @@ def test_a_tensor_too_many_or_too_few(name: str) -> None:
     assert call(name, []) == WRONG_COUNT
 
 
-@pytest.mark.parametrize("name", ["MhcPre", "MhcPreBackward", "MhcPost", "MhcPostBackward"])
+@pytest.mark.parametrize("name", [name for name in OPERATORS if "Pre" in name or "Post" in name])
 def test_the_number_of_tensors_does_not_tell_which_they_are(name: str) -> None:
     given, results = OPERATORS[name]()
     given[0][0] = 0
@@ -232,6 +278,7 @@ def test_a_mask_of_tensors_that_do_not_exist(name: str, mask: float) -> None:
     [(0, 0), (-1, 0), (1.5, 0), (1e6 + 1, 0), (np.nan, 0), (np.inf, 0), (1, 2), (1, -1), (1, 0.5), (1, np.nan)],
 )
 def test_sinkhorn_scalars_that_mean_nothing(num_iters: float, recipe: float) -> None:
-    for name, make in (("MhcSinkhorn", sinkhorn), ("MhcSinkhornBackward", sinkhorn_backward)):
-        given, results = make(num_iters, recipe)
+    for name in (name for name in OPERATORS if "Sinkhorn" in name):
+        given, results = OPERATORS[name]()
+        given[0][-2:] = num_iters, recipe
         assert call(name, [*given, *results]) == WRONG_SCALAR

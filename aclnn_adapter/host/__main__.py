@@ -74,7 +74,7 @@ def environment(options: argparse.Namespace) -> Dict[str, str]:
         CANN_HOST_PROCESS=str(os.getpid()),  # stays the same when this process turns into the program
     )
     for name in (name for client in clients.installed() for name in client.preloaded):
-        env["LD_PRELOAD"] = _before(f"{name}.so", env.get("LD_PRELOAD"), " ")  # a path would be split at its blanks
+        env["LD_PRELOAD"] = _before(str(libraries / f"{name}.so"), env.get("LD_PRELOAD"), " ")
     if options.ranks is not None:
         env.update(hccl.simulation(options.ranks, options.rank or 0))
     return env

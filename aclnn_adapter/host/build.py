@@ -33,6 +33,7 @@ _FLAGS = ["-std=c++17", "-O3", "-march=native", "-fPIC", "-fopenmp", "-fvisibili
 _VERSION = f'-DCANN_VERSION="{vendor.CANN_VERSION}"'
 _WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+_UNUSABLE = re.compile(r"[\s:;]|opp")
 _OLD_STRINGS = "-D_GLIBCXX_USE_CXX11_ABI=0"  # what MindSpore's Ascend libraries are compiled with
 
 
@@ -81,14 +82,12 @@ def installation(variant: Variant) -> Path:
     key = _digest([names.encode(), _machine(), *(s.read_bytes() for s in sources)])
     root = cache_root() / f"{names}-{key}"
     target = root / variant.folder / "cann"  # MindSpore looks for "cann" in the path of its libraries
+    usable = _usable_path(target)
     if target.is_dir():
-        return target
+        return usable
     problem = compiler_problem()
     if problem:
         raise BuildError(problem)
-    if set(":;") & set(str(target)):
-        where = f"{cache_root()} has a colon or a semicolon in its path, at which the loader splits LD_LIBRARY_PATH"
-        raise BuildError(f"{where}; ${CACHE_VARIABLE} names another folder")
     try:
         root.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -100,7 +99,29 @@ def installation(variant: Variant) -> Path:
         if not target.is_dir():
             with _appearing(target.parent) as folder:
                 _link(folder / "cann", root / "objects", variant)
-    return target
+    return usable
+
+
+def _usable_path(root: Path) -> Path:
+    """A path to the installation that programs can use: its own, or that of a link in the temporary folder.
+
+    The loader splits LD_LIBRARY_PATH at colons, and MindSpore the path of CANN's headers at blanks and at "opp".
+    """
+    if not _UNUSABLE.search(str(root)):
+        return root
+    folder = Path(tempfile.gettempdir(), f"aclnn-host-cann-{os.getuid()}")
+    link = folder / _digest([bytes(root)]) / "cann"
+    if _UNUSABLE.search(str(link)):
+        why = f'neither {root} nor {folder} is without blanks, colons and "opp"'
+        raise BuildError(f"{why}; ${CACHE_VARIABLE} names another folder")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise BuildError(f"{folder} belongs to somebody else; $TMPDIR names another folder")
+    link.parent.mkdir(exist_ok=True)
+    unfinished = link.with_name(str(os.getpid()))
+    unfinished.symlink_to(root)
+    unfinished.replace(link)
+    return link
 
 
 def _source_files() -> List[Path]:

@@ -50,34 +50,43 @@ class _Call(Float32Cell):
         self.attributes = attributes
         self.given = given  # the outputs that the job asks for
         self.batched = batched
+        self.any_batched = any(batched)
         self.shapes = shapes  # of those outputs behind the token dimensions, where the kernel's may be another
         self.single = len(kernel.operator.outputs) == 1
+        self.with_ones, self.with_zeros = ONES in places, ZEROS in places
 
     def construct(self, *tensors: Tensor) -> Tuple[Tensor, ...]:
         x = tensors[self.measure]
+        if self.any_batched:
+            tensors = self.with_batch(tensors)
+        # behind the tensors stand, from the end, ones and zeros
+        ones = mint.ones(x.shape[-2:], dtype=ms.float32) if self.with_ones else None
+        zeros = mint.zeros_like(x) if self.with_zeros else None
+        row = tensors + (zeros, ones)
         arguments = ()
         for place in self.places:
-            if place == ONES:
-                arguments = arguments + (mint.ones(x.shape[-2:], dtype=ms.float32),)
-            elif place == ZEROS:
-                arguments = arguments + (mint.zeros_like(x),)
-            elif self.batched[place]:
-                arguments = arguments + (tensors[place].expand_dims(0),)
-            else:
-                arguments = arguments + (tensors[place],)
+            arguments = arguments + (row[place],)
         out = self.kernel(*arguments, *self.attributes)
         if self.single:
-            out = (out,)
+            return (out,)
         results = ()
         for place, shape in zip(self.given, self.shapes):
-            result = out[place]
-            if shape is not None:
-                sizes = x.shape[:-2]
-                for size in shape:
-                    sizes = sizes + (x.shape[-2 + size],)
-                result = result.reshape(sizes)
-            results = results + (result,)
+            results = results + (out[place] if shape is None else out[place].reshape(self.sizes(x, shape)),)
         return results
+
+    def with_batch(self, tensors: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
+        """Those that are batched with a first dimension of one."""
+        row = ()
+        for tensor, batched in zip(tensors, self.batched):
+            row = row + (tensor.expand_dims(0) if batched else tensor,)
+        return row
+
+    def sizes(self, x: Tensor, shape: Tuple[int, ...]) -> Tuple[int, ...]:
+        """The token dimensions of x, then N and D as the shape asks for."""
+        sizes = x.shape[:-2]
+        for size in shape:
+            sizes = sizes + (x.shape[-2 + size],)
+        return sizes
 
 
 class Aclnn(Backend):
@@ -103,10 +112,10 @@ class Aclnn(Backend):
             "op_impl_mode": operator.impl_mode(platform.soc_version(), job.precision) or 0,
         }
         one_batch = job.token_dims == 1 and 1 not in operator.limits[platform.soc_version()].token_dims
-        own = {operation.name_of(a): a.shape for c in operation.contracts.values() for a in (*c.inputs, *c.outputs)}
+        own = operation.visible_shapes
         return _Call(
             AclnnKernel(operator, **({"I": job.num_iters} if job.num_iters is not None else {})),
-            next(i for i, a in enumerate(contract.inputs) if len(a.shape) == 3 and a.shape[0] == "T"),
+            next((i for i, a in enumerate(contract.inputs) if a.shape == ("T", "N", "D")), 0),
             tuple(inputs.index(a.name) if a.name in inputs else NEUTRAL[operation.name_of(a)] for a in operator.inputs),
             tuple(values[a.snake_name] for a in operator.attrs),
             tuple(i for i, a in enumerate(operator.outputs) if a.name in outputs),
@@ -132,7 +141,7 @@ class Aclnn(Backend):
         if not reasons:
             return Refusal(f"CANN has no kernel for {job.operator}")
         # a kernel that is there but cannot do this job says more than one that is not there
-        return next((r for r in reasons if r.about == "job"), reasons[-1])
+        return next((r for r in reasons if r.about == "job"), reasons[0])
 
 
 def _shape(of_kernel: Tuple[Dim, ...], own: Optional[Tuple[Dim, ...]], one_batch: bool) -> Optional[Tuple[int, ...]]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Callable, Iterator, List, Optional, Set, Tuple
 
@@ -49,7 +48,7 @@ class Job:
 
     def without_sizes(self) -> Job:
         """The part of a job that kernels are made for; they take any sizes and dtypes that were not refused."""
-        return dataclasses.replace(self, hidden_size=None, dtype=None, tokens=None)
+        return replace(self, hidden_size=None, dtype=None, tokens=None)
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,7 @@ class Kernel:
     call: Callable[..., Tuple[Any, ...]]
     inputs: Tuple[str, ...]
     outputs: Tuple[str, ...]
+    contract: Operator  # with what is there; its shapes are those of the tensors that call takes and returns
 
 
 class Backend(ABC):
@@ -92,7 +92,10 @@ class Backend(ABC):
         """The kernel for a job that was not refused."""
         contract, operation = self.contract(job, direction), job.operation
         call = self.call(job, direction, contract)
-        return Kernel(call, operation.names_of(contract.inputs), operation.names_of(contract.outputs))
+        inputs, outputs = operation.names_of(contract.inputs), operation.names_of(contract.outputs)
+        own = operation.visible_shapes
+        seen = (replace(a, shape=own.get(operation.name_of(a), a.shape)) for a in (*contract.inputs, *contract.outputs))
+        return Kernel(call, inputs, outputs, contract.with_arguments(*seen))
 
     @abstractmethod
     def call(self, job: Job, direction: str, contract: Operator) -> Callable[..., Tuple[Any, ...]]:

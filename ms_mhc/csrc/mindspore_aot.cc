@@ -217,11 +217,13 @@ void list_pre(Tensors &t, mhc::PreForward &a) {
   t.take(&a.h_pre, {kT, kN});
 }
 
-void list_pre_backward(Tensors &t, mhc::PreBackward &a) {
+// bias, unless null, is where one more input goes.
+void list_pre_backward(Tensors &t, mhc::PreBackward &a, const float **bias) {
   t.measure(&a.element, &a.sizes);
   t.take(&a.x, {kT, kN, kD});
   t.take(&a.phi, {kF, kND});
   t.take(&a.alpha, {kThree});
+  if (bias) t.take(bias, {kF});
   t.take(&a.grad_h_in, {kT, kD});
   t.take(&a.grad_h_post, {kT, kN});
   t.take(&a.grad_h_res, {kT, kN, kN});
@@ -254,7 +256,7 @@ MHC_OPERATOR(MhcPre) {
 MHC_OPERATOR(MhcPreBackward) {
   return call(MHC_GIVEN, mhc::pre_backward, [](Tensors &t, mhc::PreBackward &a) {
     t.scalars(&a.hc_eps);
-    list_pre_backward(t, a);
+    list_pre_backward(t, a, nullptr);
   });
 }
 
@@ -302,5 +304,19 @@ MHC_OPERATOR(MhcSinkhornBackward) {
     t.take(&a.grad_output, {kT, kN, kN});
     t.take(&a.x, {kT, kN, kN});
     t.take(&a.grad_x, {kT, kN, kN});
+  });
+}
+
+MHC_OPERATOR(MhcPreSinkhorn) {
+  return call(MHC_GIVEN, mhc::pre_sinkhorn_forward, [](Tensors &t, mhc::PreSinkhornForward &a) {
+    t.scalars(&a.pre.norm_eps, &a.pre.hc_eps, &a.eps, &a.num_iters, &a.recipe);
+    list_pre(t, a.pre);
+  });
+}
+
+MHC_OPERATOR(MhcPreSinkhornBackward) {
+  return call(MHC_GIVEN, mhc::pre_sinkhorn_backward, [](Tensors &t, mhc::PreSinkhornBackward &a) {
+    t.scalars(&a.pre.hc_eps, &a.eps, &a.num_iters, &a.recipe);
+    list_pre_backward(t, a.pre, &a.bias);
   });
 }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
+from typing import Any, Optional, Tuple
 
 from mindspore import Tensor, ops
 
 from aclnn_adapter import operators as aclnn
-from ms_mhc import checks
+from ms_mhc import checks, parallel
 from ms_mhc.backends import registry
 from ms_mhc.dispatch import Options, joined, present, specs
 from ms_mhc.operation import Operation
@@ -83,16 +83,20 @@ class MhcPost(GateCell):
 
     Args:
         backend: ``"auto"``, or a backend by name.
+        layout: how x is split under semi_auto_parallel, see :class:`ms_mhc.HyperConnection`.
     """
 
-    def __init__(self, backend: str = "auto") -> None:
+    def __init__(self, backend: str = "auto", layout: Any = None) -> None:
         super().__init__()
         checks.one_of("MhcPost", "backend", backend, registry.names())
+        parallel.check("MhcPost", layout)
         self.backend = backend
+        self.layout = layout
 
     def construct(self, x: Tensor, h_res: Optional[Tensor], h_out: Tensor, h_post: Tensor) -> Tensor:
         tensors = (self.streams(x), h_res, self.streams(h_out), h_post)
-        return joined("MhcPost", "mhc_post", specs(tensors), (), Options(self.backend))(present(tensors))[0]
+        options = Options(self.backend, layout=self.layout)
+        return joined("MhcPost", "mhc_post", specs(tensors), (), options)(present(tensors))[0]
 
     def extend_repr(self) -> str:
         return f"backend={self.backend!r}"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Optional, Tuple
+from typing import Any, Optional, Tuple
 
 import numpy as np
 from mindspore import Parameter, Tensor, mint, ops
 
 from aclnn_adapter import operators as aclnn
-from ms_mhc import checks
+from ms_mhc import checks, parallel
 from ms_mhc.backends import registry
 from ms_mhc.backends.registry import Job
 from ms_mhc.dispatch import Options, alone, joined, present, specs
@@ -246,6 +246,7 @@ class MhcPre(GateCell):
             x's remaining gradient itself.
         precision: of the product with phi, see :func:`ms_mhc.mhc_pre`.
         backend: ``"auto"``, or a backend by name. The parameters do not depend on it.
+        layout: how x is split under semi_auto_parallel, see :class:`ms_mhc.HyperConnection`.
 
     Parameters (float32): phi [F, N*D], alpha [3], bias [F], and with ``use_gamma`` gamma [N, D]. Initial values:
     phi ~ N(0, 1e-4), alpha 0.01, gamma 1, bias_pre -log(N-1) (20 for N = 1), bias_post 0, bias_res 5 * (I - 1).
@@ -274,6 +275,7 @@ class MhcPre(GateCell):
         return_residual: bool = False,
         precision: str = "float32",
         backend: str = "auto",
+        layout: Any = None,
     ) -> None:
         super().__init__()
         name = type(self).__name__
@@ -284,8 +286,10 @@ class MhcPre(GateCell):
         checks.eps(name, "hc_eps", hc_eps)
         checks.flag(name, "return_residual", return_residual)
         checks.one_of(name, "precision", precision, registry.PRECISIONS)
+        parallel.check(name, layout)
         checks.one_of(name, "backend", backend, registry.names())
-        registry.choose(name, Job("mhc_pre", num_streams, hidden_size, precision=precision), backend)
+        if backend != registry.AUTO:
+            registry.choose(name, Job("mhc_pre", num_streams, hidden_size, precision=precision), backend)
 
         self.num_streams = num_streams
         self.hidden_size = hidden_size
@@ -293,6 +297,7 @@ class MhcPre(GateCell):
         self.hc_eps = float(hc_eps)
         self.return_residual = return_residual
         self.precision = precision
+        self.layout = layout
         self.backend = backend
         n, d = num_streams, hidden_size
         self.phi = Parameter(initial.phi(n * n + 2 * n, n * d), name="phi")
@@ -302,7 +307,8 @@ class MhcPre(GateCell):
 
     def construct(self, x: Tensor) -> Tuple[Tensor, ...]:
         tensors = (self.streams(x), self.phi, self.alpha, self.bias, self.gamma)
-        options = Options(self.backend, self.precision, self.return_residual, (self.num_streams, self.hidden_size))
+        sizes = (self.num_streams, self.hidden_size)
+        options = Options(self.backend, self.precision, self.return_residual, sizes, self.layout)
         cell = joined("MhcPre", "mhc_pre", specs(tensors), (self.norm_eps, self.hc_eps), options)
         out = cell(present(tensors))
         if self.return_residual:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Tuple
+from typing import Any, Tuple
 
 import mindspore as ms
 import numpy as np
@@ -11,7 +11,7 @@ from mindspore.ops import constexpr
 
 from aclnn_adapter import operators as aclnn
 from aclnn_adapter.operators import Argument
-from ms_mhc import checks
+from ms_mhc import checks, parallel
 from ms_mhc.backends import registry
 from ms_mhc.dispatch import Options, joined, specs
 from ms_mhc.operation import Operation
@@ -151,6 +151,7 @@ class MhcSinkhorn(GateCell):
         eps: added to every sum before it divides, >= 0.
         recipe: ``"deepseek_v4"`` (what the kernels do) or ``"paper"``.
         backend: ``"auto"``, or a backend by name.
+        layout: how x is split under semi_auto_parallel, see :class:`ms_mhc.HyperConnection`.
 
     Inputs:
         h_res: logits, [B, S, N, N] or [T, N, N], float32.
@@ -160,21 +161,29 @@ class MhcSinkhorn(GateCell):
     """
 
     def __init__(
-        self, num_iters: int = 20, eps: float = 1e-6, recipe: str = "deepseek_v4", backend: str = "auto"
+        self,
+        num_iters: int = 20,
+        eps: float = 1e-6,
+        recipe: str = "deepseek_v4",
+        backend: str = "auto",
+        layout: Any = None,
     ) -> None:
         super().__init__()
         checks.positive_int("MhcSinkhorn", "num_iters", num_iters)
         checks.eps("MhcSinkhorn", "eps", eps)
         checks.one_of("MhcSinkhorn", "recipe", recipe, checks.RECIPES)
         checks.one_of("MhcSinkhorn", "backend", backend, registry.names())
+        parallel.check("MhcSinkhorn", layout)
         self.num_iters = int(num_iters)
         self.eps = float(eps)
         self.recipe = recipe
         self.backend = backend
+        self.layout = layout
 
     def construct(self, h_res: Tensor) -> Tensor:
         attributes = (self.eps, self.num_iters, self.recipe)
-        return joined("MhcSinkhorn", "mhc_sinkhorn", specs((h_res,)), attributes, Options(self.backend))((h_res,))[0]
+        options = Options(self.backend, layout=self.layout)
+        return joined("MhcSinkhorn", "mhc_sinkhorn", specs((h_res,)), attributes, options)((h_res,))[0]
 
     def extend_repr(self) -> str:
         return f"num_iters={self.num_iters}, eps={self.eps}, recipe={self.recipe!r}, backend={self.backend!r}"
