@@ -17,7 +17,11 @@ from model_zoo_example import checkpoint
 from model_zoo_example.checkpoint import CheckpointError
 from tests.example import environment
 
-ARRAYS = {"network.weight": np.arange(12.0, dtype=np.float32).reshape(3, 4), "optimizer.updates": np.array([3]), "scale": np.array(2.0)}
+ARRAYS = {
+    "network.weight": np.arange(12.0, dtype=np.float32).reshape(3, 4),
+    "optimizer.updates": np.array([3]),
+    "scale": np.array(2.0),
+}
 
 
 def save(folder: Path, step: int, keep: int = 3) -> Path:
