@@ -2,7 +2,7 @@
 
     python -m tests.example_losses > tests/example_losses.json
 
-``tiny`` is checked as it is, for 20 steps. ``small`` has a smaller batch and 8 steps, ``ascend`` its schedule, clipping
+``tiny`` is checked as it is. ``small`` has a smaller batch, ``ascend`` its schedule, clipping
 and accumulation on a network that a CPU can train in float32: their full sizes do not fit into a test. The text is
 this repository's licence, because the help topics of Python differ between its versions.
 """
@@ -22,7 +22,7 @@ ON_CPU = ("--device", "CPU", "--dtype", "float32")
 SIZE = ("--hidden_size", "64", "--num_layers", "2", "--num_heads", "4", "--mlp_size", "128", "--context", "64")
 CONFIGS: Dict[str, Tuple[str, ...]] = {
     "tiny": ("--stop_at", "20"),
-    "small": ("--stop_at", "8", "--batch_size", "4"),
+    "small": ("--stop_at", "20", "--batch_size", "4"),
     "ascend": ("--stop_at", "20", *ON_CPU, *SIZE, "--batch_size", "16", "--accumulation", "2"),
 }
 
