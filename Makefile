@@ -1,24 +1,40 @@
 # make test     create .venv if needed, install, run the tests
 # make example  create .venv if needed, install, train the example
 # make lint     ruff and mypy
+# make build    compile the C++ core; test and example do it when a source is newer than the library
+# make vendor   create .venv-vendor, with torch_npu: the tests that call the operators through it find it there
 
 VENV := .venv
+VENDOR := .venv-vendor
 SUITABLE := import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 12))
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10 python3.9; do \
 	$$p -c '$(SUITABLE)' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: test example lint clean
+CSRC := ms_mhc/csrc
+LIBRARY := $(CSRC)/libms_mhc_cpu.so
+COMPILER := $(firstword $(foreach c,$(CXX) g++ c++ clang++,$(shell command -v $(c))))
+
+
+# Without a compiler the package works all the same, only slower.
+test example: $(if $(COMPILER),$(LIBRARY))
+.PHONY: test example lint build vendor clean
 
 test: $(VENV)/installed
 	$(VENV)/bin/python -m pytest -n 2
 
 example: $(VENV)/installed
-	$(VENV)/bin/python model_zoo_example/train.py
+	$(VENV)/bin/python -m model_zoo_example.train --config configs/tiny.yaml
 
 lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .
 	$(VENV)/bin/python -m ruff format --check .
 	$(VENV)/bin/python -m mypy
+
+vendor: $(VENDOR)/made
+
+$(VENDOR)/made: $(VENV)/installed .ci/vendor
+	.ci/vendor $(VENV)
+	@touch $@
 
 $(VENV)/installed: pyproject.toml setup.py
 	@test -n "$(PYTHON)" || { echo "No Python 3.9 to 3.12 found; name one with PYTHON=..." >&2; exit 1; }
@@ -27,5 +43,11 @@ $(VENV)/installed: pyproject.toml setup.py
 	$(VENV)/bin/python -m pip install --quiet --editable '.[test,lint]'
 	@touch $@
 
+build: $(VENV)/installed
+	$(VENV)/bin/python $(CSRC)/build.py
+
+$(LIBRARY): $(wildcard $(CSRC)/*.cc $(CSRC)/*.h) $(CSRC)/build.py | $(VENV)/installed
+	$(VENV)/bin/python $(CSRC)/build.py
+
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) $(VENDOR) build *.egg-info

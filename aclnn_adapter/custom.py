@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import threading
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 import mindspore as ms
 from mindspore import ops
@@ -22,7 +22,7 @@ from mindspore.ops import CustomRegOp, DataType
 from aclnn_adapter import platform
 from aclnn_adapter.operators import Argument, Operator, resolve
 
-_ATTR_TYPES = {"double": "double", "float": "float", "int64_t": "int"}
+_ATTR_TYPES = {"double": "double", "float": "float", "int64_t": "int", "bool": "bool"}
 _REGISTERED_TYPES = {
     "float32": DataType.F32_Default,
     "bfloat16": DataType.BF16_Default,
@@ -75,8 +75,13 @@ def registration(operator: Operator) -> Dict[str, Any]:
     return info
 
 
-def infer_functions(operator: Operator, **known: int) -> Tuple[Callable[..., Any], Callable[..., Any]]:
-    """Shape and dtype inference. Sizes that no input shows (such as ``I``) are given by keyword."""
+def infer_functions(
+    operator: Operator, leading: int = 0, **known: int
+) -> Tuple[Callable[..., Any], Callable[..., Any]]:
+    """Shape and dtype inference. Sizes that no input shows (such as ``I``) are given by keyword.
+
+    ``leading``: so many tensors that the contract does not name come before its inputs.
+    """
     outputs = operator.outputs
     first_x = next((i for i, a in enumerate(operator.inputs) if a.dtype == "x"), None)
 
@@ -84,12 +89,16 @@ def infer_functions(operator: Operator, **known: int) -> Tuple[Callable[..., Any
         return tuple(items) if len(items) > 1 else items[0]
 
     def shapes(*inputs: Sequence[int]) -> Any:
-        sizes = operator.bind(inputs[: len(operator.inputs)], **known)
+        sizes = operator.bind(inputs[leading : leading + len(operator.inputs)], **known)
         return one_or_many([list(resolve(a.shape, sizes)) for a in outputs])
 
     def dtypes(*inputs: Any) -> Any:
         def of(argument: Argument) -> Any:
-            return inputs[first_x] if argument.dtype == "x" and first_x is not None else getattr(ms, argument.dtype)
+            return (
+                inputs[leading + first_x]
+                if argument.dtype == "x" and first_x is not None
+                else getattr(ms, argument.dtype)
+            )
 
         return one_or_many([of(a) for a in outputs])
 
@@ -97,12 +106,10 @@ def infer_functions(operator: Operator, **known: int) -> Tuple[Callable[..., Any
 
 
 class AclnnKernel(ops.Custom):
-    """One aclnn operator: the kernel inside a compiled graph, ``eager`` when called from Python.
+    """One aclnn operator. Inside a compiled graph it is the kernel; called from Python, it compiles a graph of itself.
 
     Args:
         operator: the contract.
-        eager: what a call from Python does, with the operator's inputs and attributes in order. ``None`` runs the
-            kernel by compiling the call as a small graph.
         known: sizes that no input shows, see :func:`infer_functions`.
 
     The call takes the inputs, then the attributes, in the contract's order. A tensor is never ``None``: MindSpore
@@ -112,17 +119,18 @@ class AclnnKernel(ops.Custom):
         RuntimeError: where this machine cannot call the operator, with the reason.
     """
 
-    def __init__(self, operator: Operator, eager: Optional[Callable[..., Any]] = None, **known: int) -> None:
+    def __init__(self, operator: Operator, **known: int) -> None:
         reason = platform.refusal(operator)
         if reason:
             raise RuntimeError(f"{operator.name}: {reason}")
+        self.operator = operator
         shapes, dtypes = infer_functions(operator, **known)
         with _callbacks_in_process_folder():
             super().__init__(operator.name, shapes, dtypes, func_type="aot", reg_info=registration(operator))
-        self._eager = eager if eager is not None else _as_graph(self)
+        self._call = _as_graph(self)
 
     def __call__(self, *args: Any) -> Any:
-        return self._eager(*args)
+        return self._call(*args)
 
 
 def _as_graph(kernel: AclnnKernel) -> Callable[..., Any]:

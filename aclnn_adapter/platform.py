@@ -6,6 +6,7 @@ Every question answers with a reason in words where the answer is no, so that fa
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
 import re
 import threading
@@ -15,7 +16,7 @@ from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 import mindspore as ms
 
-from aclnn_adapter.operators import OPERATORS, Operator
+from aclnn_adapter.operators import A2, A3, A5, OPERATORS, Operator
 
 
 def device_target() -> str:
@@ -25,10 +26,34 @@ def device_target() -> str:
 
 @cache
 def soc_version() -> str:
-    """The soc in the form that CANN's folders use, such as ``ascend950``. Only where the device target is Ascend."""
+    """The soc in the form that CANN's folders use, such as ``ascend950``. Only where the device target is Ascend.
+
+    MindSpore does not ask the device in a dry run (``MS_SIMULATION_LEVEL``); then CANN's runtime is asked. Empty where
+    that does not know either, as on a machine without the device.
+    """
     from mindspore._c_expression import MSContext
 
-    return str(MSContext.get_instance().get_ascend_soc_version())
+    return str(MSContext.get_instance().get_ascend_soc_version()) or _version_of(_soc_name())
+
+
+# The beginnings of the names that CANN's runtime gives to socs with mHC operators.
+_SOC_NAMES = {"Ascend950": A5, "Ascend910_93": A3, "Ascend910B": A2}
+
+
+def _version_of(soc_name: str) -> str:
+    return next((version for start, version in _SOC_NAMES.items() if soc_name.startswith(start)), soc_name.lower())
+
+
+def _soc_name() -> str:
+    """The name that CANN's runtime gives to this machine's soc, or an empty string."""
+    home = cann_home()
+    try:
+        runtime = ctypes.CDLL(str(home / "lib64/libascendcl.so") if home else "libascendcl.so")
+        runtime.aclrtGetSocName.restype = ctypes.c_char_p
+        name = runtime.aclrtGetSocName()
+    except (OSError, AttributeError):
+        return ""
+    return name.decode() if name else ""
 
 
 def cann_home() -> Optional[Path]:
@@ -105,18 +130,26 @@ def missing_symbols(operator: Operator) -> List[str]:
     return [s for s in operator.symbols if not any(hasattr(library, s) for library in libraries)]
 
 
+# Words of a parameter that are not its type: qualifiers, and macros such as IN or __restrict.
+_QUALIFIER = re.compile(r"(const|volatile|restrict|__restrict(__)?|struct|enum|_*[A-Z][A-Z0-9_]*)$")
+_BUILTIN = {"unsigned", "signed", "short", "long", "int", "char", "float", "double", "bool", "void"}
+
+
 def prototype(header: str, operator: Operator) -> Optional[Tuple[str, ...]]:
     """The C types of the operator's GetWorkspaceSize in a header's text, or ``None`` when it does not declare it."""
-    text = re.sub(r"/\*.*?\*/|//[^\n]*", " ", header, flags=re.DOTALL)
-    match = re.search(rf"\baclnnStatus\s+{operator.symbols[0]}\s*\(([^)]*)\)", text)
-    if match is None:
-        return None
-    types = []
-    for parameter in match.group(1).split(","):
-        words = re.sub(r"\bconst\b", " ", parameter)
-        name = re.match(r"\s*(\w+)\s*((?:\*\s*)*)", words)
-        types.append(name.group(1) + name.group(2).replace(" ", "") if name else parameter.strip())
-    return tuple(types)
+    text = re.sub(r"/\*.*?\*/|//[^\n]*|\\\n|^\s*#[^\n]*", " ", header, flags=re.DOTALL | re.MULTILINE)
+    for match in re.finditer(rf"\baclnnStatus\b[^;{{}}()]*\b{operator.symbols[0]}\s*\(([^()]*)\)", text):
+        parameters = [p for p in match.group(1).split(",") if p.split() not in ([], ["void"])]
+        return tuple(_parameter_type(p) for p in parameters)
+    return None
+
+
+def _parameter_type(parameter: str) -> str:
+    """The type of one C parameter, such as ``aclTensor*``: no qualifiers, no name, no blanks."""
+    tokens = re.findall(r"\w+|[*\[]", parameter.replace("std::", " ").split("=")[0])
+    words = [t for t in tokens if t not in "*[" and not _QUALIFIER.match(t)]
+    builtin = list(itertools.takewhile(_BUILTIN.__contains__, words))
+    return " ".join(builtin or words[:1]) + "*" * sum(t in "*[" for t in tokens)
 
 
 def _header_path(operator: Operator) -> Optional[Path]:
@@ -164,6 +197,10 @@ def refusal(operator: Operator) -> Optional[str]:
     if cann_home() is None:
         return "neither ASCEND_OPP_PATH nor ASCEND_HOME_PATH is set, so CANN cannot be found"
     soc = soc_version()
+    if not soc:
+        dry_run = os.environ.get("MS_SIMULATION_LEVEL")
+        why = f"in a dry run (MS_SIMULATION_LEVEL={dry_run})" if dry_run else "here"
+        return f"the soc is unknown: neither MindSpore nor CANN's runtime names it {why}"
     if soc not in operator.limits:
         return f"{operator.name} is not available on {soc}, only on {', '.join(operator.limits)}"
     return _cann_refusal(operator.name, str(cann_home()), os.environ.get("ASCEND_CUSTOM_OPP_PATH", ""))

@@ -1,7 +1,12 @@
 """mHC (Manifold-Constrained Hyper-Connections) for MindSpore, on Ascend with the aclnn kernels, elsewhere without."""
 
-from ms_mhc.cells import HyperConnection, MhcHead, MhcPost, MhcPre, MhcSinkhorn
-from ms_mhc.functional import expand_streams, merge_streams, mhc_head, mhc_post, mhc_pre, mhc_pre_backward, mhc_sinkhorn
+from ms_mhc.hyper_connection import HyperConnection
+from ms_mhc.operators.head import MhcHead, mhc_head
+from ms_mhc.operators.post import MhcPost, mhc_post
+from ms_mhc.operators.pre import MhcPre, mhc_pre, mhc_pre_backward
+from ms_mhc.operators.pre_sinkhorn import mhc_pre_sinkhorn
+from ms_mhc.operators.sinkhorn import MhcSinkhorn, mhc_sinkhorn
+from ms_mhc.operators.streams import expand_streams, merge_streams
 from ms_mhc.version import __version__
 
 __all__ = [
@@ -17,5 +22,6 @@ __all__ = [
     "mhc_post",
     "mhc_pre",
     "mhc_pre_backward",
+    "mhc_pre_sinkhorn",
     "mhc_sinkhorn",
 ]

@@ -8,6 +8,7 @@ from typing import Optional, Sequence
 
 from ms_mhc import info, selftest
 from ms_mhc.backends import registry
+from ms_mhc.bench import command as bench
 
 DEVICES = ("CPU", "GPU", "Ascend")
 DTYPES = ("bfloat16", "float16", "float32")
@@ -26,11 +27,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
     command = commands.add_parser("selftest", help="numbers against the reference, kernels per step, time")
     command.add_argument("--device", choices=DEVICES, help="default: MindSpore's own choice")
-    command.add_argument("--mode", choices=selftest.MODES, action="append", help="default: all of them")
+    command.add_argument("--mode", choices=selftest.WAYS, action="append", help="default: all of them")
     command.add_argument("--backend", default="auto", choices=registry.names())
     command.add_argument("--quick", action="store_true", help="fewer and smaller cases")
-
-    from ms_mhc.bench import command as bench
+    command.add_argument("--report", type=bench.file_to_write, metavar="FILE", help="write JSON to attach to an issue")
 
     bench.add_arguments(commands.add_parser("bench", help="time and memory against other ways to compute"))
 
@@ -39,8 +39,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if arguments.command == "bench":
         return bench.main(arguments, words[1:])
     if arguments.command == "selftest":
-        modes = arguments.mode or selftest.MODES
-        return selftest.main(arguments.device, modes, arguments.backend, arguments.quick)
+        modes = arguments.mode or selftest.WAYS
+        return selftest.main(arguments.device, modes, arguments.backend, arguments.quick, arguments.report)
     if arguments.device:
         import mindspore as ms
 

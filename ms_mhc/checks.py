@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from numbers import Integral, Real
-from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import mindspore as ms
+
+from aclnn_adapter.operators import UNKNOWN, Argument, Operator, resolve
 
 X_DTYPES = (ms.bfloat16, ms.float16, ms.float32)
 RECIPES = ("deepseek_v4", "paper")
@@ -38,7 +40,7 @@ def _dtype_text(dtype: Any) -> str:
 
 def tensor(operator: str, argument: str, value: Any) -> Spec:
     """The spec of a tensor argument. ``value`` is ``(shape, dtype)``, or a text that names the type of a non-tensor."""
-    if isinstance(value, str):
+    if value is None or isinstance(value, str):
         raise TypeError(f"{operator}: {argument} must be a mindspore Tensor, but got {value}")
     return Spec(tuple(value[0]), value[1])
 
@@ -73,28 +75,46 @@ def fixed(
     _shape(operator, argument, spec, expected, symbols)
 
 
-def streams(operator: str, spec: Spec, sizes: Optional[Tuple[int, int]] = None) -> Tuple[Shape, int, int]:
+def streams(operator: str, name: str, spec: Spec, sizes: Optional[Tuple[int, int]] = None) -> Tuple[Shape, int, int]:
     """x, the widened residual stream. Returns its token dimensions, N and D; ``sizes`` fixes N and D."""
-    _dtype(operator, "x", spec, X_DTYPES)
+    _dtype(operator, name, spec, X_DTYPES)
     if len(spec.shape) not in (3, 4):
         raise ValueError(
-            f"{operator}: x has rank {len(spec.shape)} and shape {_shape_text(spec.shape)}; "
+            f"{operator}: {name} has rank {len(spec.shape)} and shape {_shape_text(spec.shape)}; "
             f"accepted: rank 4 [B, S, N, D] or rank 3 [T, N, D]"
         )
-    not_empty(operator, "x", spec)
+    not_empty(operator, name, spec)
     *tokens, n, d = spec.shape
     if n is None or d is None:
         raise ValueError(
-            f"{operator}: x has shape {_shape_text(spec.shape)}; the number of streams N and the hidden size D "
+            f"{operator}: {name} has shape {_shape_text(spec.shape)}; the number of streams N and the hidden size D "
             f"must be known when the graph is compiled, only B, S and T may vary"
         )
     if sizes is not None and sizes != (n, d):
         raise ValueError(
-            f"{operator}: x has shape {_shape_text(spec.shape)}, so {n} streams of size {d}; "
+            f"{operator}: {name} has shape {_shape_text(spec.shape)}, so {n} streams of size {d}; "
             f"expected num_streams={sizes[0]} and hidden_size={sizes[1]}: [B, S, {sizes[0]}, {sizes[1]}] or "
             f"[T, {sizes[0]}, {sizes[1]}]"
         )
     return tuple(tokens), n, d
+
+
+def matrices(operator: str, name: str, spec: Spec) -> Tuple[Shape, int]:
+    """Mixing matrices. Returns their token dimensions and N."""
+    _dtype(operator, name, spec, (ms.float32,))
+    if len(spec.shape) not in (3, 4) or spec.shape[-1] != spec.shape[-2]:
+        raise ValueError(
+            f"{operator}: {name} has shape {_shape_text(spec.shape)}; "
+            f"accepted: square matrices [B, S, N, N] or [T, N, N]"
+        )
+    not_empty(operator, name, spec)
+    n = spec.shape[-1]
+    if n is None:
+        raise ValueError(
+            f"{operator}: {name} has shape {_shape_text(spec.shape)}; N must be known when the graph is compiled, "
+            f"only B, S and T may vary"
+        )
+    return tuple(spec.shape[:-2]), n
 
 
 def not_empty(operator: str, argument: str, spec: Spec) -> None:
@@ -142,105 +162,76 @@ def _described(value: Any) -> str:
     return f"{value!r} of type {type(value).__name__}"
 
 
-def mhc_pre(
+class Sizes(NamedTuple):
+    """What the tensors of an operator show."""
+
+    tokens: Shape
+    num_streams: int
+    hidden_size: Optional[int]
+    dtype: Any  # of x; None where there is no x
+
+
+def tensors(
     operator: str,
-    sizes: Optional[Tuple[int, int]],
-    x: Spec,
-    phi: Spec,
-    alpha: Spec,
-    bias: Spec,
-    gamma: Optional[Spec],
-    norm_eps: Any,
-    hc_eps: Any,
-) -> Tuple[int, int]:
-    """Everything that aclnnMhcPre takes. ``sizes`` are N and D where the caller fixes them. Returns N and D."""
-    _, n, d = streams(operator, x, sizes)
-    _parameters(operator, n, d, phi, alpha, gamma)
-    fixed(operator, "bias", bias, (n * n + 2 * n,), "[N*N+2N]")
-    eps(operator, "norm_eps", norm_eps)
-    eps(operator, "hc_eps", hc_eps)
-    return n, d
+    contract: Operator,
+    names: Sequence[str],
+    given: Sequence[Any],
+    sizes: Optional[Tuple[int, int]] = None,
+) -> Sizes:
+    """All tensors of an operator against its contract.
+
+    Args:
+        operator: what messages call it.
+        contract: the first input of shape [T, N, D] or [T, N, N] is what everything else is measured by.
+        names: what the contract's inputs are called here.
+        given: for each of them ``(shape, dtype)``, a text that names the type of a non-tensor, or ``None``.
+        sizes: N and D, where the caller fixes them.
+    """
+    specs: Dict[str, Spec] = {}
+    for argument, name, value in zip(contract.inputs, names, given):
+        if value is not None or not argument.optional:
+            specs[name] = tensor(operator, name, value)
+    measure = next(a for a in contract.inputs if a.shape in (_STREAMS, _MATRICES))
+    of_measure = names[contract.inputs.index(measure)]
+    if measure.shape == _STREAMS:
+        tokens, n, d = streams(operator, of_measure, specs[of_measure], sizes)
+        found = Sizes(tokens, n, d, specs[of_measure].dtype)
+    else:
+        tokens, n = matrices(operator, of_measure, specs[of_measure])
+        found = Sizes(tokens, n, None, None)
+    known = {"T": tuple(UNKNOWN if t is None else t for t in tokens), "N": (n,), "D": (found.hidden_size or 0,)}
+    known["F"] = (n * n + 2 * n,)
+    for argument, name in zip(contract.inputs, names):
+        if name in specs and name != of_measure:
+            expected = [None if size == UNKNOWN else size for size in resolve(argument.shape, known)]
+            dtypes = (found.dtype,) if argument.dtype == "x" else (getattr(ms, argument.dtype),)
+            fixed(operator, name, specs[name], expected, _symbols(name, argument, measure, of_measure), dtypes)
+    return found
 
 
-def mhc_pre_backward(
-    operator: str,
-    x: Spec,
-    phi: Spec,
-    alpha: Spec,
-    grad_h_in: Spec,
-    grad_h_post: Spec,
-    grad_h_res: Spec,
-    inv_rms: Spec,
-    h_mix: Spec,
-    h_pre: Spec,
-    h_post: Spec,
-    gamma: Optional[Spec],
-    grad_x_post: Optional[Spec],
-    hc_eps: Any,
-) -> Tuple[int, int]:
-    """Everything that aclnnMhcPreBackward takes. Returns N and D."""
-    tokens, n, d = streams(operator, x)
-    _parameters(operator, n, d, phi, alpha, gamma)
-    fixed(operator, "grad_h_in", grad_h_in, (*tokens, d), "[..., D]", (x.dtype,))
-    fixed(operator, "grad_h_post", grad_h_post, (*tokens, n), "[..., N]")
-    fixed(operator, "grad_h_res", grad_h_res, (*tokens, n, n), "[..., N, N]")
-    fixed(operator, "inv_rms", inv_rms, tokens, "the token dimensions of x")
-    fixed(operator, "h_mix", h_mix, (*tokens, n * n + 2 * n), "[..., N*N+2N]")
-    fixed(operator, "h_pre", h_pre, (*tokens, n), "[..., N]")
-    fixed(operator, "h_post", h_post, (*tokens, n), "[..., N]")
-    if grad_x_post is not None:
-        fixed(operator, "grad_x_post", grad_x_post, x.shape, "the shape of x", (x.dtype,))
-    eps(operator, "hc_eps", hc_eps)
-    return n, d
+_STREAMS, _MATRICES = ("T", "N", "D"), ("T", "N", "N")
+_ENTRIES = {"alpha": ": pre, post, res"}
 
 
-def _parameters(operator: str, n: int, d: int, phi: Spec, alpha: Spec, gamma: Optional[Spec]) -> None:
-    fixed(operator, "phi", phi, (n * n + 2 * n, n * d), "[N*N+2N, N*D]")
-    fixed(operator, "alpha", alpha, (3,), "[3]: pre, post, res")
-    if gamma is not None:
-        fixed(operator, "gamma", gamma, (n, d), "[N, D]")
+def _symbols(name: str, argument: Argument, measure: Argument, of_measure: str) -> str:
+    """A symbolic shape in words."""
+    if argument.shape == measure.shape:
+        return f"the shape of {of_measure}"
+    if argument.shape == ("T",):
+        return f"the token dimensions of {of_measure}"
+    written = ["..." if dim == "T" else "N*N+2N" if dim == "F" else str(dim) for dim in argument.shape]
+    return f"[{', '.join(written)}]{_ENTRIES.get(name, '')}"
 
 
-def mhc_sinkhorn(operator: str, h_res: Spec, num_iters: Any, eps_value: Any, recipe: Any) -> int:
-    """Everything that aclnnMhcSinkhorn takes. Returns N."""
-    _dtype(operator, "h_res", h_res, (ms.float32,))
-    if len(h_res.shape) not in (3, 4) or h_res.shape[-1] != h_res.shape[-2]:
-        raise ValueError(
-            f"{operator}: h_res has shape {_shape_text(h_res.shape)}; "
-            f"accepted: square matrices [B, S, N, N] or [T, N, N]"
-        )
-    not_empty(operator, "h_res", h_res)
-    n = h_res.shape[-1]
-    if n is None:
-        raise ValueError(
-            f"{operator}: h_res has shape {_shape_text(h_res.shape)}; N must be known when the graph is compiled, "
-            f"only B, S and T may vary"
-        )
-    positive_int(operator, "num_iters", num_iters)
-    eps(operator, "eps", eps_value)
-    one_of(operator, "recipe", recipe, RECIPES)
-    return n
-
-
-def mhc_post(operator: str, x: Spec, h_res: Optional[Spec], h_out: Spec, h_post: Spec) -> Tuple[int, int]:
-    """Everything that aclnnMhcPost takes. Returns N and D."""
-    tokens, n, d = streams(operator, x)
-    if h_res is not None:
-        fixed(operator, "h_res", h_res, (*tokens, n, n), "[..., N, N]")
-    fixed(operator, "h_out", h_out, (*tokens, d), "[..., D]", (x.dtype,))
-    fixed(operator, "h_post", h_post, (*tokens, n), "[..., N]")
-    return n, d
-
-
-def mhc_head(operator: str, x: Spec, phi: Spec, scale: Spec, bias: Spec, norm_eps: Any, hc_eps: Any) -> Tuple[int, int]:
-    """Everything that the learned collapse takes. Returns N and D."""
-    _, n, d = streams(operator, x)
-    fixed(operator, "phi", phi, (n, n * d), "[N, N*D]")
-    fixed(operator, "scale", scale, (1,), "[1]")
-    fixed(operator, "bias", bias, (n,), "[N]")
-    eps(operator, "norm_eps", norm_eps)
-    eps(operator, "hc_eps", hc_eps)
-    return n, d
+def attributes(operator: str, values: Mapping[str, Any]) -> None:
+    """All attributes of an operator, by name."""
+    for name, value in values.items():
+        if name == "num_iters":
+            positive_int(operator, name, value)
+        elif name == "recipe":
+            one_of(operator, name, value, RECIPES)
+        else:
+            eps(operator, name, value)
 
 
 def expand_streams(operator: str, h: Spec, num_streams: Any) -> Shape:
@@ -248,6 +239,7 @@ def expand_streams(operator: str, h: Spec, num_streams: Any) -> Shape:
     _dtype(operator, "h", h, X_DTYPES)
     if not h.shape:
         raise ValueError(f"{operator}: h has rank 0; accepted: [..., D]")
+    not_empty(operator, "h", h)
     positive_int(operator, "num_streams", num_streams)
     return h.shape
 
@@ -257,6 +249,7 @@ def merge_streams(operator: str, x: Spec) -> int:
     _dtype(operator, "x", x, X_DTYPES)
     if len(x.shape) < 2:
         raise ValueError(f"{operator}: x has shape {_shape_text(x.shape)}; accepted: [..., N, D]")
+    not_empty(operator, "x", x)
     n = x.shape[-2]
     if n is None:
         raise ValueError(f"{operator}: x has shape {_shape_text(x.shape)}; N must be known when the graph is compiled")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform as python_platform
 import sys
 from importlib import metadata
-from typing import Iterator, List
+from typing import Any, Dict, Iterator, List
 
 import mindspore as ms
 
 from aclnn_adapter import platform
 from ms_mhc.backends import registry
-from ms_mhc.backends.registry import Job
+from ms_mhc.backends.registry import Backend, Job
+from ms_mhc.operation import BACKWARD, FORWARD
 from ms_mhc.version import __version__
 
-OPERATORS = ("mhc_pre", "mhc_sinkhorn", "mhc_post")
+OPERATORS = ("mhc_pre", "mhc_sinkhorn", "mhc_pre_sinkhorn", "mhc_post")
 
 
 def _version(package: str) -> str:
@@ -25,11 +27,14 @@ def _version(package: str) -> str:
 
 
 def _jobs(num_streams: int, hidden_size: int, dtype: str) -> Iterator[Job]:
-    for operator in OPERATORS:
-        if operator == "mhc_sinkhorn":
-            yield Job(operator, num_streams, num_iters=20, recipe="deepseek_v4")
+    """One for each operator, as :class:`ms_mhc.HyperConnection` asks for it."""
+    for name in OPERATORS:
+        steps: Dict[str, Any] = {"num_iters": 20, "recipe": "deepseek_v4"} if "sinkhorn" in name else {}
+        if name == "mhc_sinkhorn":
+            yield Job(name, num_streams, **steps)
         else:
-            yield Job(operator, num_streams, hidden_size, getattr(ms, dtype))
+            # with gamma MhcPreSinkhorn has no kernel, and it is no part of mhc_post
+            yield Job(name, num_streams, hidden_size, getattr(ms, dtype), absent=("gamma",), **steps)
 
 
 def lines(num_streams: int, hidden_size: int, dtype: str) -> List[str]:
@@ -47,17 +52,47 @@ def lines(num_streams: int, hidden_size: int, dtype: str) -> List[str]:
         f"For num_streams={num_streams}, hidden_size={hidden_size}, {dtype}, backend='auto' takes:",
     ]
     for job in _jobs(num_streams, hidden_size, dtype):
-        refusals = [(b.name, b.refusal(job)) for b in registry.backends()]
-        taken = next(name for name, refusal in refusals if refusal is None)
-        report.append(f"  {job.operator:13s} {taken}{_eagerly(taken)}")
-        for name, refusal in refusals:
-            if refusal is not None:
-                report.append(f"  {'':13s}   not {name}: {refusal.reason}")
+        report += _of_operator(job)
+    report += [
+        "",
+        'precision="hf32" changes the kernels of aclnn only; cpu and composite compute in float32 all the same.',
+    ]
     return report
 
 
-def _eagerly(taken: str) -> str:
-    return " in compiled graphs, MindSpore ops when called eagerly" if taken == "aclnn" else ""
+def _of_operator(job: Job) -> List[str]:
+    """What auto takes for a job, why not the others, and what HF32 would change."""
+    taken = _taken(job)
+    report = [f"  {job.operator:13s} {taken}"]
+    for backend in registry.backends():
+        forward, backward = (backend.refusal(job, direction) for direction in (FORWARD, BACKWARD))
+        if forward == backward and forward is not None:
+            report.append(f"  {'':13s}   not {backend.name}: {forward.reason}")
+        else:
+            for direction, refusal in ((FORWARD, forward), (BACKWARD, backward)):
+                if refusal is not None:
+                    report.append(f"  {'':13s}   {direction} not {backend.name}: {refusal.reason}")
+    rounded = _taken(dataclasses.replace(job, precision="hf32"))
+    if rounded != taken:
+        report.append(f'  {"":13s}   with precision="hf32": {rounded}')
+    return report
+
+
+def _taken(job: Job) -> str:
+    choice = registry.choose("info", job, registry.AUTO)
+    if job.operator == "mhc_pre_sinkhorn" and choice.name == "composite":
+        return "in two parts, mhc_pre and mhc_sinkhorn"
+    names = [_with_kernel(backend, job, d) for backend, d in ((choice.forward, FORWARD), (choice.backward, BACKWARD))]
+    text = names[0] if names[0] == names[1] else f"forward {names[0]}, backward {names[1]}"
+    eager = " in compiled graphs, MindSpore ops when called eagerly"
+    return text + (eager if "aclnn" in (choice.forward.name, choice.backward.name) else "")
+
+
+def _with_kernel(backend: Backend, job: Job, direction: str) -> str:
+    """A backend's name; where HF32 was asked for, with the kernel that it takes."""
+    if backend.name != "aclnn" or job.precision == "float32":
+        return backend.name
+    return f"aclnn ({backend.contract(job, direction).name})"
 
 
 def _cann() -> str:

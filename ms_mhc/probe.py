@@ -7,7 +7,7 @@ dropout are put aside meanwhile and put back afterwards, also after an error; no
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 import mindspore as ms
@@ -15,8 +15,7 @@ import numpy as np
 from mindspore import Tensor, nn
 from numpy.typing import NDArray
 
-from ms_mhc.cells import HyperConnection, MhcPost
-from ms_mhc.functional import merge_streams
+from ms_mhc import HyperConnection, MhcPost, merge_streams
 
 Array = NDArray[np.float64]
 
@@ -94,13 +93,10 @@ def residual_stream(network: nn.Cell, layer: str, *inputs: Any) -> Tensor:
 def _run_with_hooks(
     network: nn.Cell, inputs: Sequence[Any], hooks: Sequence[Tuple[nn.Cell, str, Callable[..., None]]]
 ) -> None:
-    with _eagerly(network):
-        handles = [getattr(cell, register)(hook) for cell, register, hook in hooks]
-        try:
-            network(*inputs)
-        finally:
-            for handle in handles:
-                handle.remove()
+    with _eagerly(network), ExitStack() as registered:
+        for cell, register, hook in hooks:
+            registered.callback(getattr(cell, register)(hook).remove)
+        network(*inputs)
 
 
 def _posts(network: nn.Cell) -> Dict[int, Tuple[str, nn.Cell]]:
@@ -130,7 +126,7 @@ def _eagerly(network: nn.Cell) -> Iterator[None]:
         for cell, flag in training:
             cell.training = flag
         if jit is None:
-            del os.environ["MS_JIT"]
+            os.environ.pop("MS_JIT", None)  # an error before it was set must not be hidden by another one here
         else:
             os.environ["MS_JIT"] = jit
         ms.set_context(mode=mode)

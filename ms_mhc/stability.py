@@ -15,7 +15,8 @@ depth. Only the mixing is measured: what a layer adds by ``h_post * h_out`` is n
 from __future__ import annotations
 
 import csv
-import json
+import logging
+import math
 import os
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -25,11 +26,13 @@ from mindspore import nn
 from mindspore.train import Callback
 from numpy.typing import NDArray
 
-from ms_mhc import checks
+from ms_mhc import checks, strict_json
 from ms_mhc.probe import as_array, mixing_matrices
 
 Array = NDArray[np.float64]
 Row = Dict[str, Union[int, float, str]]
+
+logger = logging.getLogger("ms_mhc")
 
 _SUFFIXES = (".csv", ".jsonl")
 
@@ -142,6 +145,10 @@ class StabilityMonitor(Callback):
     ``monitor.record(network, step)``. A record costs one forward pass of the probe, so a batch of a few hundred tokens
     is enough. It changes nothing in the training, and draws no random numbers.
 
+    Where a matrix holds NaN or infinity, a warning says at which step and in which layer it is first. The gains of that
+    layer are then not finite, and neither are the composite ones that pass through it; JSON, which has no such numbers,
+    gets ``"NaN"``, ``"Infinity"`` or ``"-Infinity"``.
+
     In a distributed run each process measures its own copy of the network. Networks whose parameters are sliced over
     devices by graph mode's automatic parallelism cannot run eagerly and are not supported.
 
@@ -185,6 +192,11 @@ class StabilityMonitor(Callback):
         """Measure now. Returns the new rows, which are also kept and, with a file, written."""
         new: List[Row] = [{"step": step, **row} for row in measure(network, *self.probe)]
         self.rows += new
+        broken = next((row for row in new if not math.isfinite(float(row["forward_max"]))), None)
+        if broken is not None:
+            logger.warning(
+                "StabilityMonitor: at step %s the mixing matrices of layer %s are not finite", step, broken["layer"]
+            )
         if self.file is not None:
             _append(self.file, new)
         return new
@@ -204,7 +216,7 @@ def _append(path: Path, rows: Sequence[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", newline="", encoding="utf-8") as file:
         if path.suffix == ".jsonl":
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+            file.writelines(strict_json.dumps(row) + "\n" for row in rows)
             return
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         if file.tell() == 0:

@@ -5,67 +5,130 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ms_mhc import reference
 from ms_mhc.__main__ import main
-from ms_mhc.bench import contenders, memory, plot, report
+from ms_mhc.bench import contenders, memory, mindspore_steps, plot, report, run
 from ms_mhc.bench.command import shape
+from ms_mhc.bench.contenders import Contender, Step
 from ms_mhc.bench.environment import variables
 from ms_mhc.bench.measure import Spread, interleaved, ratios
 from ms_mhc.bench.run import Plan
-from ms_mhc.bench.task import Shape, Task, least_bytes, make_inputs, saved_bytes_per_token
+from ms_mhc.bench.task import EPS, NUM_ITERS, Shape, Task, least_bytes, make_inputs, saved_bytes_per_token
 
-QUICK = ("bench", "--quick", "--shape", "5,3,33", "--rounds", "2", "--threads", "1")
+CONTENDERS = Path(__file__).resolve().parents[1] / "benchmarks" / "contenders"
+QUICK = ("--quick", "--shape", "5,3,33", "--rounds", "2", "--threads", "1")
 NUMBERS = ("bytes_per_second", "share_of_copy", "operations_per_second", "share_of_product")
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    """The command in a process of its own, as users have it."""
+    command = [sys.executable, "-m", "ms_mhc", "bench", *words]
+    environment = {k: v for k, v in os.environ.items() if k not in variables(1)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def finished(path: Path, *words: str):
+    process = start(*QUICK, *words, "--json", str(path))
+    printed, errors = process.communicate(timeout=900)
+    assert process.returncode == 0, errors
+    return {"printed": printed, "words": words, **json.loads(path.read_text())}
 
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
-    """A run of everything in a process of its own, as users have it."""
-    path = tmp_path_factory.mktemp("bench") / "result.json"
-    command = [sys.executable, "-m", "ms_mhc", *QUICK, "--json", str(path)]
-    environment = {k: v for k, v in os.environ.items() if k not in variables(1)}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=900)
-    assert done.returncode == 0, done.stderr
-    return {"printed": done.stdout, **json.loads(path.read_text())}
+    """A run of our own backends."""
+    return finished(tmp_path_factory.mktemp("bench") / "result.json")
 
 
 def test_every_operator_pass_and_dtype_has_a_row(result):
     found = [(r["operator"], r["passes"], r["dtype"], tuple(r["shape"])) for r in result["rows"]]
     plan = Plan((Shape(5, 3, 33),))
     assert found == [(t.operator, t.passes, t.dtype, (5, 3, 33)) for t in plan.tasks()]
-    assert len(found) == 14
+    assert len(found) == result["planned"] == 14
+    assert result["complete"]
 
 
-def test_rows_hold_numbers_or_the_reason_why_not(result):
-    for row in result["rows"]:
+def assert_rows_are_sound(rows):
+    for row in rows:
         assert row["copy_bytes_per_second"] > 0
         assert row["product_operations_per_second"] > 0
         for name, entry in row["contenders"].items():
             if "missing" in entry:
-                assert name != "ours"
+                assert name not in ("ours", "composite")
                 assert entry["missing"]
             else:
                 assert all(math.isfinite(entry[number]) and entry[number] > 0 for number in NUMBERS)
                 low, median, high = (entry["ratio"][key] for key in ("low", "median", "high"))
                 assert 0 < low <= median <= high < math.inf
         assert row["contenders"]["ours"]["ratio"]["median"] == 1
-        assert "missing" not in row["contenders"]["composite"]
 
 
-def test_a_contender_that_lacks_bfloat16_says_so(result):
-    row = next(r for r in result["rows"] if (r["operator"], r["passes"], r["dtype"])[1:] == ("both", "bfloat16"))
-    autodiff = row["contenders"]["autodiff"]
-    assert "ratio" in autodiff or "data type" in autodiff["missing"]
+def test_rows_hold_numbers(result):
+    assert_rows_are_sound(result["rows"])
+    assert all(list(row["contenders"]) == ["ours", "composite"] for row in result["rows"])
 
 
-def test_the_printed_report_is_that_of_the_file(result):
-    printed = result.pop("printed")
-    assert printed.rstrip("\n") == "\n".join(report.lines(result))
+def test_every_row_says_command_versions_and_threads(result):
+    for row in result["rows"]:
+        assert row["command"].startswith("python -m ms_mhc bench --quick --shape 5,3,33 --rounds 2 --threads 1 --json")
+        assert {"ms-mhc", "mindspore", "numpy"} <= set(row["versions"])
+        assert row["threads"] == 1
+
+
+def test_the_printed_rows_and_report_are_those_of_the_file(result):
+    rows = "".join(report.line(row) + "\n" for row in result["rows"])
+    assert result["printed"] == rows + "\n" + "\n".join(report.lines(result)) + "\n"
+
+
+def test_the_repositorys_contenders_agree_with_ours(tmp_path):
+    """One operator with all of them; a contender with other results would be refused."""
+    words = ("--only", "mhc_post", "--dtype", "float32", "--against", str(CONTENDERS))
+    rows = finished(tmp_path / "result.json", *words)["rows"]
+    assert_rows_are_sound(rows)
+    for row in rows:
+        entries = row["contenders"]
+        assert set(entries) == {"ours", "composite", "kernel", "autodiff", "torch_eager", "torch_compile"}
+        for name in ("kernel", "autodiff"):
+            assert "ratio" in entries[name], entries[name]
+        for name in ("torch_eager", "torch_compile"):
+            assert "ratio" in entries[name] or entries[name]["missing"] == "torch is not installed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_run_leaves_its_rows(tmp_path, number):
+    path = tmp_path / "result.json"
+    process = start(*QUICK, "--only", "mhc_sinkhorn", "--only", "mhc_post", "--rounds", "500", "--json", str(path))
+    try:
+        for _ in range(3000):
+            if path.exists() or process.poll() is not None:
+                break
+            time.sleep(0.02)
+        process.send_signal(number)
+        printed, errors = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    left = json.loads(path.read_text())
+    assert 1 <= len(left["rows"]) < left["planned"] == 6, errors
+    assert not left["complete"]
+    assert_rows_are_sound(left["rows"])
+    assert report.line(left["rows"][0]) in printed
+    if number == signal.SIGKILL:
+        assert process.returncode == -number
+        return
+    # MindSpore turns a SIGINT that arrives while it compiles into a SIGTERM
+    assert process.returncode in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+    assert f"INTERRUPTED after {len(left['rows'])} of 6 rows" in printed
+    assert "Time of the others divided by ours" in printed
 
 
 def test_pools_do_not_spin_and_threads_are_those_asked_for(result):
@@ -119,11 +182,96 @@ def test_shapes_are_read_as_tokens_streams_hidden_size():
     assert shape("1024,4,512") == Shape(tokens=1024, streams=4, hidden=512)
 
 
+def fixed(*arrays):
+    """A contender that returns these, whatever it is asked."""
+    return lambda task, inputs: Step(lambda: None, lambda _: [np.asarray(a, np.float32) for a in arrays])
+
+
+def row_of(**makes):
+    """The row of one task with contenders that are made so."""
+    field = [Contender(name, make) for name, make in makes.items()]
+    plan = Plan((TASK.shape,), rounds=2, memory=False, copy_megabytes=1, product_size=16)
+    return run.row(TASK, plan, field)
+
+
 def test_a_step_with_other_results_is_found():
-    step = contenders.Step(lambda: [1.0], lambda _: [make_inputs(TASK).tensors["x"]])
+    step = Step(lambda: [1.0], lambda _: [make_inputs(TASK).tensors["x"]])
     other = replace(step, arrays=lambda _: [make_inputs(TASK, seed=1).tensors["x"]])
     assert contenders.disagreement(step, step) == 0
     assert contenders.disagreement(step, other) > 0.1
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        (([1.0, math.nan],), "result 0 holds 1 values that are NaN or infinite"),
+        (([math.inf, math.inf],), "result 0 holds 2 values that are NaN or infinite"),
+        (([1.0, 2.1],), "its results differ from ours by 5.0e-02 of the largest entry"),
+    ],
+)
+def test_a_contender_with_wrong_numbers_is_refused_by_name_and_gets_no_time(arrays, said):
+    row = row_of(ours=fixed([1.0, 2.0]), same=fixed([1.0, 2.0]), other=fixed(*arrays))
+    assert row["contenders"]["other"] == {"refused": said}
+    assert "ratio" in row["contenders"]["same"]
+    assert "other refused" in report.line(row)
+    machine = {"versions": {}, "processor": "", "threads": 1, "load_at_start": 0.0}
+    whole = {"machine": machine, "command": "", "rounds": 2, "complete": True, "memory": False, "planned": 1}
+    printed = report.lines({**whole, "rows": [row], "scaling": []})
+    assert f"- other: {said} (mhc_pre forward + backward float32 5,3,33)" in printed
+
+
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        (([1.0, 2.0], [1.0]), "RuntimeError: 2 results instead of 1"),
+        (([[1.0, 2.0]],), r"RuntimeError: results of shape (1, 2) instead of (2,)"),
+    ],
+)
+def test_a_contender_with_other_shapes_is_missing(arrays, said):
+    row = row_of(ours=fixed([1.0, 2.0]), other=fixed(*arrays))
+    assert row["contenders"]["other"] == {"missing": said}
+
+
+def test_where_ours_fails_nobody_is_timed_and_the_row_says_so():
+    row = row_of(ours=fixed([math.nan]), other=fixed([math.nan]))
+    assert row["contenders"]["ours"] == {"refused": "result 0 holds 1 values that are NaN or infinite"}
+    assert row["contenders"]["other"] == {"missing": "there is nothing to compare with"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("CONTENDERS = ()", "defines no CONTENDERS"),
+        ("raise OSError('no')", "cannot be loaded: OSError: no"),
+        (
+            "from ms_mhc.bench.contenders import Contender\nCONTENDERS = [Contender('ours', None)]",
+            "there is more than one contender called ours",
+        ),
+    ],
+)
+def test_a_file_without_contenders_is_refused(tmp_path, text, said):
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=said):
+        contenders.contenders([file])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"has no \.py file in it"):
+        contenders.contenders([tmp_path / "empty"])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_measured_connection_is_the_connection_alone(dtype):
+    """Its branch hands h_in on, so no cast and no product of the branch is in the time."""
+    task = replace(TASK, operator="hyper_connection", passes="forward", dtype=dtype)
+    inputs = make_inputs(task)
+    step = mindspore_steps.make(task, inputs, "composite")
+    (got,) = step.arrays(step.run())
+    h_in, h_post, h_res, *_ = reference.mhc_pre(
+        inputs.tensors["x"], *inputs.parameters.values(), norm_eps=EPS, hc_eps=EPS
+    )
+    mixed = reference.mhc_sinkhorn(h_res, num_iters=NUM_ITERS, eps=EPS)
+    want = reference.mhc_post(inputs.tensors["x"], mixed, h_in, h_post)
+    assert np.abs(got - want).max() < {"float32": 1e-5, "bfloat16": 2e-2}[dtype] * np.abs(want).max()
 
 
 def test_every_step_runs_once_in_each_round():
@@ -159,6 +307,12 @@ def test_what_mhc_pre_saves_is_what_the_design_says():
 @pytest.mark.skipif(memory.missing() is not None, reason="peak memory cannot be measured here")
 def test_peak_memory_holds_at_least_the_gradient_of_x():
     task = replace(TASK, shape=Shape(2048, 4, 512))
-    extra = memory.peak_extra(task, "ours")
-    assert extra is not None
+    extra, said = memory.peak_extra(task, "ours")
+    assert extra is not None, said
     assert extra > 0.9 * make_inputs(task).tensors["x"].nbytes
+
+
+def test_peak_memory_that_cannot_be_measured_has_a_reason():
+    extra, said = memory.peak_extra(TASK, "nobody")
+    assert extra is None
+    assert said.startswith("status 1: ")

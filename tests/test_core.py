@@ -5,25 +5,59 @@ ThreadSanitizer is left out: GCC's OpenMP runtime is not built for it and report
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import List
 
 import pytest
 
-PROGRAM = Path(__file__).parent / "csrc" / "run.py"
-HAS_COMPILER = any(shutil.which(name) for name in ("g++", "c++", "clang++"))
+from ms_mhc import csrc
+from tests.csrc import run
 
 
-@pytest.mark.skipif(not HAS_COMPILER, reason="there is no C++ compiler")
-@pytest.mark.parametrize(
-    "flags",
-    [["--small"], ["--small", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]],
-    ids=["as installed", "address and undefined-behaviour sanitizers"],
-)
-def test_core_computes_the_plain_formulas(flags: List[str]) -> None:
-    done = subprocess.run([sys.executable, str(PROGRAM), *flags], capture_output=True, text=True, check=False)
+def _has_compiler() -> bool:
+    try:
+        run.builder.find_compiler()
+    except run.builder.BuildError:
+        return False
+    return True
+
+
+needs_compiler = pytest.mark.skipif(not _has_compiler(), reason="there is no C++ compiler")
+SANITIZERS = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
+
+@needs_compiler
+def test_where_there_is_a_compiler_there_is_the_library() -> None:
+    # without it, every test of the cpu backend would silently be left out
+    assert csrc.refusal() is None
+
+
+@needs_compiler
+@pytest.mark.parametrize("isa", run.INSTRUCTION_SETS)
+def test_core_computes_the_plain_formulas(isa: str, tmp_path: Path) -> None:
+    assert csrc.refusal() is None
+    done = run.run_test(run.build_test(tmp_path / "core_test", csrc.LIBRARY), isa)
+    if done.returncode == run.NOT_HERE:
+        pytest.skip(f"this machine has no {isa}")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert done.stdout.endswith("0 failures\n")
+
+
+@needs_compiler
+def test_core_under_address_and_undefined_behaviour_sanitizers() -> None:
+    command = [sys.executable, str(Path(run.__file__)), "--small", *SANITIZERS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert "0 failures" in done.stdout
+
+
+@needs_compiler
+def test_core_test_notices_another_instruction_set(tmp_path: Path) -> None:
+    program = run.build_test(tmp_path / "core_test", csrc.LIBRARY)
+    done = subprocess.run([str(program), "baseline"], env={}, capture_output=True, text=True, check=False)
+    names = done.stdout
+    if names.endswith("0 failures\n"):
+        pytest.skip("this machine has no other instruction set than the baseline")
+    assert done.returncode == 1
+    assert "not baseline" in done.stdout

@@ -17,9 +17,13 @@ from aclnn_adapter.operators import (
     MHC_PRE,
     MHC_PRE_BACKWARD,
     MHC_PRE_BACKWARD_V2,
+    MHC_PRE_SINKHORN,
+    MHC_PRE_SINKHORN_BACKWARD,
     MHC_PRE_V2,
     MHC_SINKHORN,
     OPERATORS,
+    Argument,
+    Operator,
     resolve,
 )
 
@@ -120,3 +124,64 @@ def test_registration_carries_the_c_types() -> None:
 def test_contract_is_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         MHC_PRE.name = "other"  # type: ignore[misc]
+
+
+def test_pre_sinkhorn_has_hc_eps_before_norm_eps_and_a_bool() -> None:
+    assert names("aclnnMhcPreSinkhorn") == (
+        "x phi alpha bias hcMult numIters hcEps normEps needBackward "
+        "hin hPost hRes hPre hcBeforeNorm invRms sumOut normOut"
+    )
+    assert [a.c_type for a in MHC_PRE_SINKHORN.attrs] == ["int64_t", "int64_t", "double", "double", "bool"]
+    assert names("aclnnMhcPreSinkhornBackward") == (
+        "gradHin gradHPost gradHRes x phi alpha bias hPre hcBeforeNorm invRms sumOut normOut hcEps "
+        "gradX gradPhi gradAlpha gradBias"
+    )
+    assert [a.c_type for a in MHC_PRE_SINKHORN_BACKWARD.attrs] == ["double"]
+
+
+@pytest.mark.parametrize("tokens", [(2, 3), (6,), (-1, -1)])
+def test_saved_tensors_of_pre_sinkhorn_have_the_natural_layout(tokens: tuple[int, ...]) -> None:
+    sizes = MHC_PRE_SINKHORN.bind([(*tokens, 4, 128), (24, 512), (3,), (24,)], I=20)
+    shapes = {a.name: resolve(a.shape, sizes) for a in MHC_PRE_SINKHORN.outputs}
+    assert shapes == {
+        "hin": (*tokens, 128),
+        "hPost": (*tokens, 4),
+        "hRes": (*tokens, 16),
+        "hPre": (*tokens, 4),
+        "hcBeforeNorm": (*tokens, 24),
+        "invRms": (*tokens, 1),
+        "sumOut": (40, *tokens, 4),
+        "normOut": (40, *tokens, 4, 4),
+    }
+
+
+def test_token_dimensions_bind_wherever_they_stand() -> None:
+    last = Operator("aclnnOther", (Argument("a", "input", shape=("2*I", "T", "N")),), {})
+    assert last.bind([(40, 2, 3, 4)]) == {"T": (2, 3), "N": (4,), "F": (24,)}
+
+
+def test_limits_of_pre_sinkhorn() -> None:
+    forward, backward = MHC_PRE_SINKHORN.limits, MHC_PRE_SINKHORN_BACKWARD.limits
+    assert set(forward) == set(backward) == {A5, A3, A2}
+    assert forward[A5].refusal(4, 4096, 20, 2) is None
+    assert forward[A5].refusal(4, 1280) == "hidden_size 1280 is not one of 4096, 7168"
+    assert forward[A2].refusal(4, 1280) is None
+    assert forward[A2].refusal(4, 1300) == "hidden_size 1300 is not a multiple of 128"
+    assert forward[A3].refusal(6) == "num_streams 6 is not one of 4"
+    assert forward[A3].refusal(4, num_iters=10) == "num_iters 10 is not 20"
+    assert forward[A5].refusal(4, token_dims=1) == "x has 1 token dimensions, not 2"
+    assert backward[A5].refusal(4, 4096, 20, 1) is None
+
+
+def test_precision_of_the_product_with_phi() -> None:
+    """ACLNN_SPEC.md sections 1, 2, 7 and 8."""
+    modes = {(o.name, soc): limits.precisions for o in OPERATORS.values() for soc, limits in o.limits.items()}
+    assert modes["aclnnMhcPre", A5] == modes["aclnnMhcPreBackward", A5] == ("float32",)
+    assert modes["aclnnMhcPreV2", A5] == modes["aclnnMhcPreBackwardV2", A5] == ("float32", "hf32")
+    assert {modes["aclnnMhcPreSinkhorn", soc] for soc in (A5, A3, A2)} == {("hf32",)}
+    assert modes["aclnnMhcPreSinkhornBackward", A5] == ("float32",)
+    assert modes["aclnnMhcPreSinkhornBackward", A2] == modes["aclnnMhcPreSinkhornBackward", A3] == ("hf32",)
+    assert MHC_PRE_V2.impl_mode(A5, "hf32") == 1
+    assert MHC_PRE.impl_mode(A5, "float32") == 0
+    assert MHC_PRE.impl_mode(A5, "hf32") is None
+    assert MHC_PRE_V2.impl_mode(A2, "float32") is None

@@ -17,10 +17,11 @@ from mindspore import Tensor
 
 from aclnn_adapter import custom, platform
 from aclnn_adapter.custom import AclnnKernel
-from aclnn_adapter.operators import MHC_PRE, MHC_PRE_BACKWARD, Operator
+from aclnn_adapter.operators import MHC_PRE, MHC_PRE_BACKWARD, TENSOR, Operator
 from ms_mhc import MhcPre, __main__, info, mhc_pre
-from ms_mhc.backends import aclnn, registry
+from ms_mhc.backends import registry
 from ms_mhc.backends.registry import Job
+from ms_mhc.operation import BACKWARD, FORWARD
 
 OLD = """
 // published before gradXPostOptional was added
@@ -78,6 +79,44 @@ def test_eps_of_another_c_type_is_refused(cann: Path) -> None:
     assert "parameter 6: float instead of double (normEps)" in said
 
 
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        "const aclTensor *{}",
+        "const aclTensor* {}",
+        "aclTensor const *{}",
+        "const aclTensor\n    *{}",
+        "const\taclTensor\t*\n\t{}",
+        "const aclTensor /* [B, S, N, D] */ *{} // see the document\n",
+        "const aclTensor *const {}",
+        "const struct aclTensor *__restrict {}",
+        "IN const aclTensor *{}",
+        "const aclTensor {}[]",
+        "const aclTensor \\\n*{}",
+        "const aclTensor *",
+    ],
+)
+def test_typography_of_a_header_does_not_matter(cann: Path, parameter: str) -> None:
+    types = [parameter.format(a.name) if a.c_type == TENSOR else f"{a.c_type}\n{a.name}" for a in MHC_PRE.arguments]
+    tail = ["std::uint64_t\n*workspaceSize", "aclOpExecutor *executor[]"]
+    text = f"#include <x.h>\nACLNN_API\naclnnStatus ACLNN_CALL\n{MHC_PRE.symbols[0]} (\n"
+    place(cann, MHC_PRE, text + "\n,".join(types + tail) + "\n) noexcept;\n")
+    assert platform.header_difference(MHC_PRE) is None
+
+
+@pytest.mark.parametrize(
+    ("parameter", "shown"),
+    [
+        ("const aclTensor **{}", "aclTensor**"),
+        ("const aclTensorList *{}", "aclTensorList*"),
+        ("long long {}", "long long"),
+    ],
+)
+def test_types_that_differ_are_shown_without_names(cann: Path, parameter: str, shown: str) -> None:
+    place(cann, MHC_PRE, header(MHC_PRE).replace("const aclTensor * phi", parameter.format("phi")))
+    assert f"parameter 2: {shown} instead of aclTensor* (phi)" in str(platform.header_difference(MHC_PRE))
+
+
 def test_header_without_the_function_is_refused(cann: Path) -> None:
     place(cann, MHC_PRE, "aclnnStatus aclnnOther(void);")
     assert "does not declare aclnnMhcPreGetWorkspaceSize" in str(platform.header_difference(MHC_PRE))
@@ -126,6 +165,33 @@ def test_reasons_come_in_the_order_device_cann_soc_symbol(cann: Path, monkeypatc
     assert "neither ASCEND_OPP_PATH nor ASCEND_HOME_PATH is set" in str(platform.refusal(MHC_PRE))
 
 
+def test_soc_that_nobody_names_is_a_reason(cann: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "device_target", lambda: "Ascend")
+    monkeypatch.setattr(platform, "soc_version", lambda: "")
+    monkeypatch.delenv("MS_SIMULATION_LEVEL", raising=False)
+    assert "the soc is unknown: neither MindSpore nor CANN's runtime names it here" in str(platform.refusal(MHC_PRE))
+    monkeypatch.setenv("MS_SIMULATION_LEVEL", "1")
+    assert "names it in a dry run (MS_SIMULATION_LEVEL=1)" in str(platform.refusal(MHC_PRE))
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("Ascend950PR_9579", "ascend950"),
+        ("Ascend950DT_9591", "ascend950"),
+        ("Ascend910_9382", "ascend910_93"),
+        ("Ascend910B4", "ascend910b"),
+        ("Ascend310P3", "ascend310p3"),
+        ("", ""),
+    ],
+)
+def test_version_of_a_soc_follows_from_its_name(monkeypatch: pytest.MonkeyPatch, name: str, version: str) -> None:
+    monkeypatch.setattr(platform, "_soc_name", lambda: name)
+    platform.soc_version.cache_clear()
+    assert platform.soc_version() == version  # MindSpore knows none on a CPU
+    platform.soc_version.cache_clear()
+
+
 @pytest.fixture
 def ascend_950(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which every kernel can be called."""
@@ -135,44 +201,76 @@ def ascend_950(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "reason"),
+    ("job", "forward", "backward"),
     [
-        (Job("mhc_pre", 4, 64, ms.bfloat16), None),
-        (Job("mhc_pre", 4, 80, ms.bfloat16), "not a multiple of 64, which aclnnMhcPreBackward needs; use backend"),
-        (Job("mhc_pre", 4, 80, None), "or pad to 128"),
-        (Job("mhc_pre", 4, 64, ms.float32), "x has dtype float32; the kernels take bfloat16 and float16"),
-        (Job("mhc_pre", 2, 64, ms.float16), "num_streams 2 is not one of 4, 6, 8, which aclnnMhcPre needs"),
-        (Job("mhc_sinkhorn", 4, num_iters=200), "num_iters 200 is not within 1 to 100"),
-        (Job("mhc_sinkhorn", 4, num_iters=20, recipe="paper"), "recipe 'deepseek_v4', not 'paper'"),
-        (Job("mhc_post", 4, 64, ms.float16, identity=True), "null pointer"),
-        (Job("mhc_post", 4, 64, ms.float16), None),
+        (Job("mhc_pre", 4, 64, ms.bfloat16), None, None),
+        (
+            Job("mhc_pre", 4, 80, ms.bfloat16),
+            None,
+            "not a multiple of 64, which aclnnMhcPreBackward needs; use backend",
+        ),
+        (Job("mhc_pre", 4, 80, None), None, "or pad to 128"),
+        (Job("mhc_pre", 4, 64, ms.float32), "x has dtype float32; the kernels take bfloat16 and float16", "float32"),
+        (Job("mhc_pre", 2, 64, ms.float16), "num_streams 2 is not one of 4, 6, 8, which aclnnMhcPre needs", "of 4, 6"),
+        (Job("mhc_sinkhorn", 4, num_iters=200), "num_iters 200 is not within 1 to 100", "not within 1 to 100"),
+        (Job("mhc_sinkhorn", 4, num_iters=20, recipe="paper"), "recipe 'deepseek_v4', not 'paper'", "not 'paper'"),
+        (Job("mhc_post", 4, 64, ms.float16, absent=("h_res",)), "null pointer", "null pointer"),
+        (Job("mhc_post", 4, 64, ms.float16), None, None),
+        (Job("mhc_pre_sinkhorn", 4, 4096, ms.float16, 20, absent=("gamma",)), 'precision="hf32" would allow it', None),
     ],
 )
-def test_kernels_refuse_what_either_direction_cannot_do(ascend_950: None, job: Job, reason: Optional[str]) -> None:
-    refusal = aclnn.refusal(job)
-    if reason is None:
-        assert refusal is None
-        assert registry.choose("test", job, "auto").name == "aclnn"
+def test_kernels_refuse_what_they_cannot_do(
+    ascend_950: None, job: Job, forward: Optional[str], backward: Optional[str]
+) -> None:
+    aclnn = registry.backends()[0]
+    for direction, reason in ((FORWARD, forward), (BACKWARD, backward)):
+        refusal = aclnn.refusal(job, direction)
+        assert (refusal is None) == (reason is None)
+        assert reason is None or (refusal is not None and reason in refusal.reason)
+    assert (registry.choose("test", job, "auto").name == "aclnn") == (forward is None)
+    if forward is None and backward is None:
+        assert registry.choose("test", job, "aclnn").backward.name == "aclnn"
     else:
-        assert refusal is not None
-        assert reason in refusal.reason
-        assert registry.choose("test", job, "auto").name != "aclnn"
         with pytest.raises(ValueError, match="backend='aclnn' cannot be used"):
             registry.choose("test", job, "aclnn")
 
 
-def test_fall_back_says_why_once(ascend_950: None, caplog: pytest.LogCaptureFixture) -> None:
-    registry._say_once.cache_clear()
+def test_forward_and_backward_are_chosen_one_by_one(ascend_950: None) -> None:
+    choice = registry.choose("test", Job("mhc_pre", 4, 80, ms.bfloat16), "auto")
+    assert (choice.forward.name, choice.backward.name) == ("aclnn", "composite")
+    eager = registry.choose("test", Job("mhc_pre", 4, 64, ms.bfloat16), "auto", eagerly=True)
+    assert (eager.forward.name, eager.backward.name) == ("composite", "composite")
+
+
+def test_backward_whose_saved_tensors_the_forward_does_not_give_is_not_chosen(
+    ascend_950: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the forward's kernel nothing was saved for the backward's."""
+    only_backward = lambda operator: None if operator.name.endswith("Backward") else "missing"  # noqa: E731
+    monkeypatch.setattr(platform, "refusal", only_backward)
+    choice = registry.choose("test", Job("mhc_sinkhorn", 4, num_iters=20), "auto")
+    assert (choice.forward.name, choice.backward.name) == ("composite", "composite")
+    choice = registry.choose("test", Job("mhc_pre", 4, 64, ms.bfloat16), "auto")
+    assert (choice.forward.name, choice.backward.name) == ("composite", "aclnn")
+
+
+@pytest.fixture
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_said", set())
+    monkeypatch.setattr(registry, "_warned", [])
+
+
+def test_fall_back_says_why_once(ascend_950: None, nothing_said: None, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="ms_mhc"):
         for _ in range(3):
             registry.choose("test", Job("mhc_pre", 4, 80, ms.bfloat16), "auto")
+            registry.choose("test", Job("mhc_sinkhorn", 4, num_iters=200), "auto")
     said = [r.getMessage() for r in caplog.records]
     assert len(said) == 1
     assert "mhc_pre: the aclnn backend cannot be used, falling back: hidden_size 80" in said[0]
 
 
-def test_nothing_is_said_where_no_kernel_is_expected(caplog: pytest.LogCaptureFixture) -> None:
-    registry._say_once.cache_clear()
+def test_nothing_is_said_where_no_kernel_is_expected(nothing_said: None, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="ms_mhc"):
         MhcPre(4, 8)(Tensor(np.ones((2, 4, 8), np.float32)))
     assert not [r.getMessage() for r in caplog.records if r.name == "ms_mhc"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, Callable
 
 import mindspore as ms
@@ -10,7 +11,7 @@ import pytest
 from mindspore import Tensor, nn
 
 from ms_mhc import HyperConnection, expand_streams, merge_streams
-from ms_mhc.probe import residual_stream
+from ms_mhc.probe import mixing_matrices, residual_stream
 
 Way = Callable[[Any], Any]
 
@@ -50,3 +51,51 @@ def test_layer_that_is_not_there_is_named_with_those_that_are() -> None:
     h = Tensor(np.zeros((1, 1, 8), np.float32))
     with pytest.raises(ValueError, match=r"no layer 'blocks.7'; the network has blocks.0, blocks.1, blocks.2"):
         residual_stream(Network(), "blocks.7", h)
+
+
+def test_an_error_before_the_network_runs_is_the_one_that_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MS_JIT", raising=False)
+    h = Tensor(np.zeros((1, 1, 8), np.float32))
+    original = ms.set_context
+
+    def refuse(**options: Any) -> None:
+        if options.get("mode") == ms.PYNATIVE_MODE:
+            raise RuntimeError("the mode cannot be changed here")
+        original(**options)
+
+    mode = ms.get_context("mode")
+    ms.set_context(mode=ms.GRAPH_MODE)
+    monkeypatch.setattr(ms, "set_context", refuse)
+    with pytest.raises(RuntimeError, match="the mode cannot be changed here"):
+        residual_stream(Network(), "blocks.0", h)
+    monkeypatch.undo()
+    ms.set_context(mode=mode)
+    assert "MS_JIT" not in os.environ
+
+
+def test_hooks_are_gone_where_one_of_them_could_not_be_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network()
+    h = Tensor(np.zeros((1, 1, 8), np.float32))
+
+    def refuse(hook: Any) -> Any:
+        raise RuntimeError("no more hooks")
+
+    monkeypatch.setattr(network.blocks[2].post, "register_forward_pre_hook", refuse)
+    with pytest.raises(RuntimeError, match="no more hooks"):
+        mixing_matrices(network, h)
+    assert not any(block.post._forward_pre_hook for block in network.blocks)
+
+
+class DeletesTheVariable(nn.Cell):
+    """A branch that does what only a careless program does."""
+
+    def construct(self, h: Tensor) -> Tensor:
+        os.environ.pop("MS_JIT", None)
+        raise ValueError("the branch failed")
+
+
+def test_an_error_of_the_network_is_the_one_that_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MS_JIT", raising=False)
+    network = HyperConnection(4, 8, DeletesTheVariable())
+    with pytest.raises(ValueError, match="the branch failed"):
+        mixing_matrices(network, Tensor(np.zeros((1, 1, 4, 8), np.float32)))

@@ -334,3 +334,31 @@ def test_callback_measures_the_network_it_was_given_and_writes_json_lines(tmp_pa
 def test_wrong_arguments_are_refused(arguments: Any, error: type, message: str) -> None:
     with pytest.raises(error, match=message):
         StabilityMonitor(_probe(), **arguments)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_a_nan_is_written_so_that_every_reader_takes_it_and_its_layer_is_named(
+    tmp_path: Path, suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    network = _mhc(3)
+    bias = network.layers[1].pre.bias
+    broken = bias.asnumpy()
+    broken[-1] = np.nan
+    bias.set_data(Tensor(broken))
+    file = tmp_path / f"gains.{suffix}"
+    StabilityMonitor(_probe(), file=file).record(network, 7)
+    if suffix == "jsonl":
+        rows = [json.loads(line, parse_constant=pytest.fail) for line in file.read_text().splitlines()]
+    else:
+        rows = list(csv.DictReader(file.open()))
+    assert [row["layer"] for row in rows] == ["layers.0", "layers.1", "layers.2"]
+    for key, nan_in in (("forward", [1]), ("forward_max", [1]), ("composite_forward", [1, 2]), ("backward", [1])):
+        assert [i for i, row in enumerate(rows) if str(row[key]).lower() == "nan"][: len(nan_in)] == nan_in, key
+    assert float(rows[0]["forward_max"]) == pytest.approx(1, abs=1e-3)
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert said == ["StabilityMonitor: at step 7 the mixing matrices of layer layers.1 are not finite"]
+
+
+def test_nothing_is_said_while_everything_is_finite(caplog: pytest.LogCaptureFixture) -> None:
+    StabilityMonitor(_probe()).record(_mhc(1), 1)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]

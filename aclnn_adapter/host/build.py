@@ -1,7 +1,7 @@
 """Build the host CANN once and keep it in a cache folder.
 
-A cache folder holds the objects that were compiled for one MindSpore and one state of the sources, and beside them one
-CANN installation per variant: which entry points are hidden, and which header is served.
+A cache folder holds the objects that were compiled for the installed frameworks and one state of the sources, and
+beside them one CANN installation per variant: which entry points are hidden, and which header is served.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
+import itertools
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -19,8 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Iterator, List, Sequence, Set, Tuple
 
-from . import elf, stubs, vendor
-from .mindspore_needs import Wheel
+from . import clients, elf, hccl, stubs, vendor
 
 CACHE_VARIABLE = "CANN_HOST_CACHE"
 COMPILER = "g++"
@@ -29,7 +30,10 @@ _HERE = Path(__file__).resolve().parent
 _SOURCES = _HERE / "src"
 _CSRC = _HERE.parents[1] / "ms_mhc/csrc"  # the mathematics: the host computes it where the vendor has kernels
 _FLAGS = ["-std=c++17", "-O3", "-march=native", "-fPIC", "-fopenmp", "-fvisibility=hidden"]
+_VERSION = f'-DCANN_VERSION="{vendor.CANN_VERSION}"'
 _WARNINGS = ["-Wall", "-Wextra", "-Werror"]
+_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+_UNUSABLE = re.compile(r"[\s:;]|opp")
 _OLD_STRINGS = "-D_GLIBCXX_USE_CXX11_ABI=0"  # what MindSpore's Ascend libraries are compiled with
 
 
@@ -72,13 +76,15 @@ def cache_root() -> Path:
 
 def installation(variant: Variant) -> Path:
     """The root of a CANN installation, built if it is not there yet."""
-    wheel = Wheel.installed()
+    served = clients.installed()
     sources = _source_files()
-    key = _digest([wheel.version.encode(), _machine(), *(s.read_bytes() for s in sources)])
-    root = cache_root() / f"mindspore-{wheel.version}-{key}"
+    names = "-".join(f"{client.name}-{client.version}" for client in served)
+    key = _digest([names.encode(), _machine(), *(s.read_bytes() for s in sources)])
+    root = cache_root() / f"{names}-{key}"
     target = root / variant.folder / "cann"  # MindSpore looks for "cann" in the path of its libraries
+    usable = _usable_path(target)
     if target.is_dir():
-        return target
+        return usable
     problem = compiler_problem()
     if problem:
         raise BuildError(problem)
@@ -89,11 +95,33 @@ def installation(variant: Variant) -> Path:
     with _lock(root / "lock"):
         if not (root / "objects").is_dir():
             with _appearing(root / "objects") as folder:
-                _compile(folder, wheel)
+                _compile(folder, served)
         if not target.is_dir():
             with _appearing(target.parent) as folder:
                 _link(folder / "cann", root / "objects", variant)
-    return target
+    return usable
+
+
+def _usable_path(root: Path) -> Path:
+    """A path to the installation that programs can use: its own, or that of a link in the temporary folder.
+
+    The loader splits LD_LIBRARY_PATH at colons, and MindSpore the path of CANN's headers at blanks and at "opp".
+    """
+    if not _UNUSABLE.search(str(root)):
+        return root
+    folder = Path(tempfile.gettempdir(), f"aclnn-host-cann-{os.getuid()}")
+    link = folder / _digest([bytes(root)]) / "cann"
+    if _UNUSABLE.search(str(link)):
+        why = f'neither {root} nor {folder} is without blanks, colons and "opp"'
+        raise BuildError(f"{why}; ${CACHE_VARIABLE} names another folder")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise BuildError(f"{folder} belongs to somebody else; $TMPDIR names another folder")
+    link.parent.mkdir(exist_ok=True)
+    unfinished = link.with_name(str(os.getpid()))
+    unfinished.symlink_to(root)
+    unfinished.replace(link)
+    return link
 
 
 def _source_files() -> List[Path]:
@@ -136,26 +164,30 @@ def _appearing(target: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _compile(folder: Path, wheel: Wheel) -> None:
+def _compile(folder: Path, served: Sequence[clients.Client]) -> None:
     """Every object file, in one folder per library."""
-    table = folder / "framework/contract_table.cc"
-    table.parent.mkdir()
-    table.write_text(vendor.contract_table())
-    jobs = [(table, table.with_suffix(".o"))]
+    jobs = []
+    from_contract = {"framework/contract_table": vendor.contract_table(), "mhc/entry_points": vendor.entry_points()}
+    for name, text in from_contract.items():
+        source = folder / f"{name}.cc"
+        source.parent.mkdir()
+        source.write_text(text)
+        jobs.append((source, source.with_suffix(".o")))
     jobs += [(s, (folder / s.relative_to(_SOURCES)).with_suffix(".o")) for s in sorted(_SOURCES.rglob("*.cc"))]
     jobs += [(s, folder / "csrc" / (s.stem + ".o")) for s in sorted(_CSRC.glob("*.cc"))]
     _compile_all(jobs)
 
-    # What MindSpore wants and the sources do not define becomes a stub.
-    served: Set[str] = set()
+    # What a client wants and the sources do not define becomes a stub.
+    defined: Set[str] = set()
     for _, built in jobs:
-        served |= elf.object_symbols(built).defined
-    wanted = wheel.linked_symbols() | wheel.looked_up_symbols()
+        defined |= elf.object_symbols(built).defined
+    wanted = {name for client in served for name in client.linked_symbols() | client.looked_up_symbols()}
+    collective = {name for client in served for name in client.collective_symbols()}
     mangled = {name for name in wanted if name.startswith("_Z")}
     generated = {
-        "runtime/c_stubs.cc": stubs.c_stubs(sorted(wanted - mangled - served)),
-        "ge/cxx_stubs.cc": stubs.cxx_stubs(mangled - served),
-        "hccl/c_stubs.cc": stubs.c_stubs(sorted(wheel.collective_symbols() - wanted)),
+        "runtime/c_stubs.cc": stubs.c_stubs(sorted(wanted - mangled - defined)),
+        "ge/cxx_stubs.cc": stubs.cxx_stubs(mangled - defined),
+        "hccl/c_stubs.cc": stubs.c_stubs(sorted(collective - wanted - defined)),
         "empty/empty.cc": "",
     }
     for name, text in generated.items():
@@ -165,33 +197,32 @@ def _compile(folder: Path, wheel: Wheel) -> None:
 
 
 def _compile_all(jobs: Sequence[Tuple[Path, Path]]) -> None:
-    headers = {
-        folder: _digest([h.read_bytes() for h in sorted([*folder.rglob("*.h"), _CSRC / "mhc.h"])])
-        for folder in (_SOURCES, _CSRC)
-    }
-
-    def run(job: Tuple[Path, Path]) -> None:
-        source, target = job
-        _compile_one(source, target, headers[_CSRC if source.parent == _CSRC else _SOURCES])
-
     with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
-        list(pool.map(run, jobs))
+        list(pool.map(lambda job: _compile_one(*job), jobs))
 
 
-def _compile_one(source: Path, target: Path, headers: str) -> None:
-    """An object file, from the cache if neither the source nor a header changed since it was compiled."""
-    flags = [*_FLAGS, f"-I{_SOURCES}", f"-I{_CSRC}"]
-    if source.parent != _CSRC:
-        flags += _WARNINGS
+def _with_headers(source: Path) -> List[Path]:
+    """A source file and the headers of ours that it includes, directly or not."""
+    found = [source]
+    for path in found:  # grows
+        for name in _INCLUDE.findall(path.read_text()):
+            places = (folder / name for folder in (path.parent, _SOURCES, _CSRC))
+            found.extend(p for p in itertools.islice(filter(Path.is_file, places), 1) if p not in found)
+    return found
+
+
+def _compile_one(source: Path, target: Path) -> None:
+    """An object file, from the cache if neither the source nor its headers changed since it was compiled."""
+    flags = [*_FLAGS, *([*_WARNINGS, _VERSION] if source.parent != _CSRC else [])]
     if target.parent.name == "ge":
         flags.append(_OLD_STRINGS)
-    key = _digest([source.read_bytes(), headers.encode(), repr(flags).encode(), _machine()])
+    key = _digest([*(p.read_bytes() for p in _with_headers(source)), repr(flags).encode(), _machine()])
     known = cache_root() / "objects" / f"{key}.o"
     target.parent.mkdir(parents=True, exist_ok=True)
     if known.is_file():
         shutil.copyfile(known, target)
         return
-    _run([COMPILER, *flags, "-c", str(source), "-o", str(target)])
+    _run([COMPILER, *flags, f"-I{_SOURCES}", f"-I{_CSRC}", "-c", str(source), "-o", str(target)])
     known.parent.mkdir(parents=True, exist_ok=True)
     unfinished = known.with_name(f"{known.name}.{os.getpid()}")
     shutil.copyfile(target, unfinished)
@@ -210,7 +241,7 @@ def _link(root: Path, objects: Path, variant: Variant) -> None:
         script.write_text("{ local: " + "".join(f"{symbol}; " for symbol in (*_PRIVATE, *hidden)) + "};\n")
         built = sorted(str(o) for folder in folders for o in (objects / folder).rglob("*.o"))
         links = ["-Wl,--no-as-needed", f"-L{libraries}", *(f"-l{n}" for n in needed)]
-        linker = [f"-Wl,-soname,{name}.so", "-Wl,-rpath,$ORIGIN", f"-Wl,--version-script={script}", *options]
+        linker = [f"-Wl,-soname,{name}.so", "-Wl,-rpath,$ORIGIN", "-Xlinker", f"--version-script={script}", *options]
         output = str(libraries / f"{name}.so")
         _run([COMPILER, "-shared", "-fopenmp", "-o", output, *built, *links, *linker])
         script.unlink()
@@ -220,7 +251,7 @@ def _link(root: Path, objects: Path, variant: Variant) -> None:
     library("libnnopbase", ["framework"], ["ascendcl"], "-Wl,-z,defs")
     hidden = [symbol for name in variant.hidden for symbol in (name, f"{name}GetWorkspaceSize")]
     library("libopapi", ["operators", "mhc", "csrc"], ["nnopbase", "ascendcl"], "-Wl,-z,defs", hidden=hidden)
-    library("libhccl", ["hccl"], ["ascendcl", "ge_runner"])
+    library("libhccl", ["hccl"], ["nnopbase", "ascendcl", "ge_runner"])
     library("libacl_op_compiler", ["empty"], ["nnopbase", "opapi", "ascendcl", "ge_runner"])
     for name in stubs.EMPTY_LIBRARIES:
         library(name, ["empty"], ["ascendcl", "ge_runner"])
@@ -228,6 +259,7 @@ def _link(root: Path, objects: Path, variant: Variant) -> None:
     if unknown:
         raise BuildError(f"the host CANN has no operator {', '.join(unknown)} that could be hidden")
     vendor.write_vendor_files(root, variant.old_header)
+    hccl.write_package(root, vendor.CANN_VERSION)
 
 
 def _operators(objects: Path) -> Set[str]:

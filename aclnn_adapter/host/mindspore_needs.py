@@ -2,58 +2,40 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib.util
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import List, Set
+from typing import List, Optional, Set
 
 from . import elf
 
-# The libraries that any C++ program on this machine finds without CANN.
-_SYSTEM = (
-    "libc.so.6",
-    "libdl.so.2",
-    "libgcc_s.so.1",
-    "libgomp.so.1",
-    "libm.so.6",
-    "libpthread.so.0",
-    "librt.so.1",
-    "libstdc++.so.6",
-)
-# The interpreter and the wheel itself, which define these when the plugin is loaded.
-_FOREIGN = re.compile(r"_?Py|__stack_chk|.*mindspore")
 _HCCL_NAMES = tuple(re.compile(prefix + rb"[A-Za-z0-9]+\0") for prefix in (b"Hccl", b"Hcom", b"hcom"))
 _PRINTABLE = range(0x20, 0x7F)
 _DLOPENED = re.compile(r"ORIGIN_METHOD\w*\((\w+),")
 
 
-class MindSporeMissingError(RuntimeError):
-    """MindSpore cannot be found, or it comes without the Ascend plugin."""
-
-
 @dataclass(frozen=True)
-class Wheel:
-    """An installed MindSpore."""
+class MindSpore:
+    """An installed MindSpore with its Ascend plugin."""
 
     root: Path
     version: str
+    name = "mindspore"
+    preloaded = ("libshmem",)  # the wheel brings one that wants a driver
 
     @staticmethod
-    def installed() -> Wheel:
-        """The MindSpore of this interpreter, without importing it."""
+    def installed() -> Optional[MindSpore]:
+        """The MindSpore of this interpreter, without importing it; ``None`` if there is none with the plugin."""
         spec = importlib.util.find_spec("mindspore")
         if spec is None or spec.origin is None:
-            raise MindSporeMissingError(
-                "MindSpore is not installed in this Python; the host CANN serves MindSpore's wheel"
-            )
+            return None
         root = Path(spec.origin).parent
         if not (root / "lib/plugin/ascend").is_dir():
-            raise MindSporeMissingError(f"{root} comes without the Ascend plugin (lib/plugin/ascend)")
+            return None
         version_file = root / "version.py"
         match = re.search(r"['\"]([0-9][^'\"]*)['\"]", version_file.read_text()) if version_file.is_file() else None
-        return Wheel(root, match.group(1) if match else "unknown")
+        return MindSpore(root, match.group(1) if match else "unknown")
 
     def libraries(self) -> List[Path]:
         """Every shared library that a process with the Ascend plugin may load."""
@@ -67,13 +49,8 @@ class Wheel:
 
     def linked_symbols(self) -> Set[str]:
         """The symbols that the Ascend libraries leave open and nothing in the wheel defines."""
-        defined: Set[str] = set()
-        for library in self.libraries() + _system_libraries():
-            defined |= elf.dynamic_symbols(library).defined
-        wanted: Set[str] = set()
-        for library in self.ascend_libraries():
-            wanted |= elf.dynamic_symbols(library).undefined
-        return {name for name in wanted - defined if not _FOREIGN.match(name)}
+        opened = elf.open_symbols(self.ascend_libraries(), self.libraries())
+        return {name for name in opened if "mindspore" not in name}
 
     def looked_up_symbols(self) -> Set[str]:
         """The runtime functions that the plugin looks up by name, from its own headers."""
@@ -89,15 +66,3 @@ class Wheel:
                 if image[match.start() - 1] not in _PRINTABLE:  # a whole string, not the end of a longer one
                     names.add(match.group()[:-1].decode())
         return names
-
-
-def _system_libraries() -> List[Path]:
-    """Where this process finds the system's libraries: load them, then look at its own memory map."""
-    for name in _SYSTEM:
-        try:
-            ctypes.CDLL(name)
-        except OSError:
-            continue  # newer C libraries have merged some of them into libc
-    mapped = {line.split(maxsplit=5)[-1].strip() for line in Path("/proc/self/maps").read_text().splitlines()}
-    stems = {name.split(".so")[0] for name in _SYSTEM} | {"ld-linux-x86-64", "ld-linux-aarch64"}
-    return sorted(Path(p) for p in mapped if ".so" in p and Path(p).name.split(".so")[0] in stems)

@@ -1,4 +1,4 @@
-"""Sources of the libraries that exist only so that MindSpore's Ascend plugin can be loaded."""
+"""Sources of the libraries that exist only so that the libraries of a framework can be loaded."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Iterable, Set
 
 from . import elf
 
-# Libraries that are looked for by name and need no symbol of their own. libshmem is one that the wheel brings itself
-# and that wants a driver: the empty one is preloaded to keep it out.
+# Libraries that are looked for by name and need no symbol of their own.
 EMPTY_LIBRARIES = (
     "libacl_tdt_channel",
     "libascend_hal",

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
-from typing import Dict, List, Sequence, Union
+from typing import Dict, Iterable, Tuple, Union
 
-from ..operators import A2, A3, A5, MHC_PRE_BACKWARD, OPERATORS, TENSOR, Argument, Operator
+from ..operators import (
+    A2,
+    A3,
+    A5,
+    MHC_PRE_BACKWARD,
+    MHC_PRE_BACKWARD_V2,
+    MHC_PRE_SINKHORN_BACKWARD,
+    OPERATORS,
+    TENSOR,
+    Argument,
+    Limits,
+    Operator,
+    snake_case,
+)
 
 SOC_VERSIONS = (A5, A3, A2)
+_CONST_OUTPUTS = (MHC_PRE_BACKWARD, MHC_PRE_BACKWARD_V2, MHC_PRE_SINKHORN_BACKWARD)  # in the vendor's headers
 CANN_VERSION = "9.1.0"
 PYTHON_FOLDER = "opp/built-in/op_impl/ai_core/tbe"
 
@@ -43,6 +58,7 @@ def write_vendor_files(root: Path, old_header: bool) -> None:
         "version.cfg": f"version=[{CANN_VERSION}]\n",
         "opp/version.info": f"Version={CANN_VERSION}\n",
         "compiler/version.info": f"Version={CANN_VERSION}\n",
+        "runtime/version.info": f"Version={CANN_VERSION}\n",
     }
     for operator in OPERATORS.values():
         shown = _before_residual_gradient(operator) if old_header and operator is MHC_PRE_BACKWARD else operator
@@ -59,22 +75,30 @@ def write_vendor_files(root: Path, old_header: bool) -> None:
 
 def header(operator: Operator) -> str:
     """The vendor's header of one operator."""
+    declarations = "".join(f"ACLNN_API {prototype};\n\n" for prototype in _prototypes(operator))
+    return (
+        '#pragma once\n#include "aclnn/acl_meta.h"\n#ifdef __cplusplus\nextern "C" {\n#endif\n\n'
+        f"{declarations}#ifdef __cplusplus\n}}\n#endif\n"
+    )
+
+
+def _prototypes(operator: Operator) -> Tuple[str, str]:
+    """The two exported functions of an operator."""
     parameters = [_parameter(a, operator) for a in operator.arguments]
     parameters += ["uint64_t *workspaceSize", "aclOpExecutor **executor"]
     indent = ",\n    "
+    first, second = operator.symbols
     return (
-        '#pragma once\n#include "aclnn/acl_meta.h"\n#ifdef __cplusplus\nextern "C" {\n#endif\n\n'
-        f"ACLNN_API aclnnStatus {operator.name}GetWorkspaceSize(\n    {indent.join(parameters)});\n\n"
-        f"ACLNN_API aclnnStatus {operator.name}(\n    void *workspace, uint64_t workspaceSize, "
-        "aclOpExecutor *executor, aclrtStream stream);\n\n#ifdef __cplusplus\n}\n#endif\n"
+        f"aclnnStatus {first}(\n    {indent.join(parameters)})",
+        f"aclnnStatus {second}(\n    void *workspace, uint64_t workspaceSize, aclOpExecutor *executor, "
+        "aclrtStream stream)",
     )
 
 
 def _parameter(argument: Argument, operator: Operator) -> str:
     if argument.c_type != TENSOR:
         return f"{argument.c_type} {argument.name}"
-    # The outputs of the first backward operator are const in the vendor's header too.
-    constant = argument.role == "input" or operator.name.startswith(MHC_PRE_BACKWARD.name)
+    constant = argument.role == "input" or operator in _CONST_OUTPUTS
     return f"{'const ' if constant else ''}aclTensor *{argument.name}"
 
 
@@ -106,11 +130,31 @@ def _information(operator: Operator) -> Dict[str, object]:
         entries[f"attr_{argument.snake_name}"] = {
             "paramType": "optional",
             # The vendor's files know no double: they say float where the C prototype has either.
-            "type": "int" if argument.c_type == "int64_t" else "float",
-            "defaultValue": str(argument.default),
+            "type": {"int64_t": "int", "bool": "bool"}.get(argument.c_type, "float"),
+            "defaultValue": str(argument.default).lower(),
             "value": "all",
         }
     return entries
+
+
+def entry_points() -> str:
+    """The exported functions of all operators as C++: they hand over to the functions in src/mhc (entry.h there)."""
+    functions = {o.name: re.sub(r"_v\d+$", "", snake_case(o.name[len("aclnn") :])) for o in OPERATORS.values()}
+    declarations = "".join(f"Plan {function}(Call call);\n" for function in dict.fromkeys(functions.values()))
+    definitions = ""
+    for operator in OPERATORS.values():
+        first, second = _prototypes(operator)
+        arguments = ", ".join(a.name for a in operator.arguments)
+        definitions += (
+            f'HOST_API {first} {{\n  return host::hand_over("{operator.name}", '
+            f"host::kernels::{functions[operator.name]},\n    workspaceSize, executor, {arguments});\n}}\n\n"
+            f"HOST_API {second} {{\n"
+            f'  return host::second_phase("{operator.name}", workspace, workspaceSize, executor, stream);\n}}\n\n'
+        )
+    return (
+        '#include "mhc/entry.h"\n\nnamespace host::kernels {\n'
+        f'{declarations}}}\n\nextern "C" {{\n\n{definitions}}}  // extern "C"\n'
+    )
 
 
 def contract_table() -> str:
@@ -125,14 +169,16 @@ def contract_table() -> str:
 
 def _operator(operator: Operator) -> str:
     arguments = ",\n".join(f"      {_argument(a)}" for a in operator.arguments)
-    limits: List[str] = []
-    for soc, limit in operator.limits.items():
-        most = "{}" if limit.max_hidden_size is None else str(limit.max_hidden_size)
-        iterations = "{}" if limit.num_iters is None else f"{{{{{limit.num_iters[0]}, {limit.num_iters[1]}}}}}"
-        streams = _list(limit.num_streams or ())
-        size = f"{limit.min_hidden_size}, {most}, {limit.hidden_size_multiple}"
-        limits.append(f'{{"{soc}", {{{streams}, {size}, {iterations}}}}}')
+    limits = [f'{{"{soc}", {_limits(limit)}}}' for soc, limit in operator.limits.items()]
     return f'    {{"{operator.name}",\n     {{\n{arguments}\n     }},\n     {{{", ".join(limits)}}}}}'
+
+
+def _limits(limits: Limits) -> str:
+    most = "{}" if limits.max_hidden_size is None else str(limits.max_hidden_size)
+    iterations = "{}" if limits.num_iters is None else f"{{{{{limits.num_iters[0]}, {limits.num_iters[1]}}}}}"
+    hf32 = _list("true" if precision == "hf32" else "false" for precision in limits.precisions)
+    values = [_list(limits.num_streams or ()), limits.min_hidden_size, most, limits.hidden_size_multiple]
+    return _list([*values, _list(limits.hidden_sizes or ()), iterations, _list(limits.token_dims), hf32])
 
 
 def _argument(argument: Argument) -> str:
@@ -152,5 +198,5 @@ def _dim(dim: Union[str, int]) -> str:
     return f"{{{factor}, {_list(symbols)}}}"
 
 
-def _list(items: Sequence[object]) -> str:
+def _list(items: Iterable[object]) -> str:
     return "{" + ", ".join(str(item) for item in items) + "}"

@@ -7,42 +7,181 @@ kernel is reached the same way as in a large graph.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import mindspore as ms
-from mindspore import Tensor, mint, nn
+from mindspore import Tensor, mint
 
-from aclnn_adapter import operators, platform
+from aclnn_adapter import platform
 from aclnn_adapter.custom import X_DTYPES, AclnnKernel
-from aclnn_adapter.operators import Limits, Operator
-from ms_mhc.backends import composite
-from ms_mhc.backends.registry import Backend, Job, Kernels, Refusal
+from aclnn_adapter.operators import Dim, Limits, Operator
+from ms_mhc.backends.registry import Backend, Job, Refusal
+from ms_mhc.operation import FORWARD
+from ms_mhc.operators.precision import Float32Cell
 
-# forward and backward of each operator of ms_mhc.functional
-CONTRACTS: Dict[str, Tuple[Operator, Operator]] = {
-    "mhc_pre": (operators.MHC_PRE, operators.MHC_PRE_BACKWARD),
-    "mhc_sinkhorn": (operators.MHC_SINKHORN, operators.MHC_SINKHORN_BACKWARD),
-    "mhc_post": (operators.MHC_POST, operators.MHC_POST_BACKWARD),
-}
+# MindSpore cannot hand a kernel the null pointer that stands for an absent tensor. What has the same meaning:
+ONES, ZEROS = -1, -2
+NEUTRAL = {"gamma": ONES, "grad_x_post": ZEROS}
+
+STREAMS, HIDDEN = 0, 1  # N and D in a shape, by their place behind the token dimensions of x
 
 
-def refusal(job: Job) -> Optional[Refusal]:
-    """Why the kernels cannot do a job. Forward and backward are judged together, before the forward runs."""
-    for operator in CONTRACTS[job.operator]:
-        reason = platform.refusal(operator)
-        if reason:
-            return Refusal(reason)
-        limits = operator.limits[platform.soc_version()]
-        reason = limits.refusal(job.num_streams, job.hidden_size, job.num_iters)
-        if reason:
-            return Refusal(f"{reason}, which {operator.name} needs; {_advice(job, limits)}", "job")
+class _Call(Float32Cell):
+    """A kernel with the attributes of one job, with neutral tensors in the place of absent ones.
+
+    The kernels of MhcPreSinkhorn take x [B, S, N, D] only and have shapes of their own for some results. For x
+    [T, N, D], ``batched`` names the tensors that get a first dimension of one.
+    """
+
+    def __init__(
+        self,
+        kernel: AclnnKernel,
+        measure: int,
+        places: Tuple[int, ...],
+        attributes: Tuple[Any, ...],
+        given: Tuple[int, ...],
+        batched: Tuple[bool, ...],
+        shapes: Tuple[Optional[Tuple[int, ...]], ...],
+    ) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.measure = measure  # the place of x among the tensors
+        self.places = places  # of each argument among the tensors, or ONES or ZEROS
+        self.attributes = attributes
+        self.given = given  # the outputs that the job asks for
+        self.batched = batched
+        self.any_batched = any(batched)
+        self.shapes = shapes  # of those outputs behind the token dimensions, where the kernel's may be another
+        self.single = len(kernel.operator.outputs) == 1
+        self.with_ones, self.with_zeros = ONES in places, ZEROS in places
+
+    def construct(self, *tensors: Tensor) -> Tuple[Tensor, ...]:
+        x = tensors[self.measure]
+        if self.any_batched:
+            tensors = self.with_batch(tensors)
+        # behind the tensors stand, from the end, ones and zeros
+        ones = mint.ones(x.shape[-2:], dtype=ms.float32) if self.with_ones else None
+        zeros = mint.zeros_like(x) if self.with_zeros else None
+        row = tensors + (zeros, ones)
+        arguments = ()
+        for place in self.places:
+            arguments = arguments + (row[place],)
+        out = self.kernel(*arguments, *self.attributes)
+        if self.single:
+            return (out,)
+        results = ()
+        for place, shape in zip(self.given, self.shapes):
+            results = results + (out[place] if shape is None else out[place].reshape(self.sizes(x, shape)),)
+        return results
+
+    def with_batch(self, tensors: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
+        """Those that are batched with a first dimension of one."""
+        row = ()
+        for tensor, batched in zip(tensors, self.batched):
+            row = row + (tensor.expand_dims(0) if batched else tensor,)
+        return row
+
+    def sizes(self, x: Tensor, shape: Tuple[int, ...]) -> Tuple[int, ...]:
+        """The token dimensions of x, then N and D as the shape asks for."""
+        sizes = x.shape[:-2]
+        for size in shape:
+            sizes = sizes + (x.shape[-2 + size],)
+        return sizes
+
+
+class Aclnn(Backend):
+    """The vendor's kernels, where this machine's CANN has them."""
+
+    name = "aclnn"
+    eager = False
+
+    def refusal(self, job: Job, direction: str = FORWARD) -> Optional[Refusal]:
+        found = self._find(job, direction)
+        return found if isinstance(found, Refusal) else None
+
+    def contract(self, job: Job, direction: str) -> Operator:
+        return job.operation.present(self._operator(job, direction), job.absent)
+
+    def call(self, job: Job, direction: str, contract: Operator) -> Callable[..., Tuple[Any, ...]]:
+        operator, operation = self._operator(job, direction), job.operation
+        inputs, outputs = [a.name for a in contract.inputs], [a.name for a in contract.outputs]
+        values: Dict[str, Any] = {
+            **dict(job.attributes),
+            "hc_mult": job.num_streams,
+            "need_backward": True,
+            "op_impl_mode": operator.impl_mode(platform.soc_version(), job.precision) or 0,
+        }
+        one_batch = job.token_dims == 1 and 1 not in operator.limits[platform.soc_version()].token_dims
+        own = operation.visible_shapes
+        return _Call(
+            AclnnKernel(operator, **({"I": job.num_iters} if job.num_iters is not None else {})),
+            next((i for i, a in enumerate(contract.inputs) if a.shape == ("T", "N", "D")), 0),
+            tuple(inputs.index(a.name) if a.name in inputs else NEUTRAL[operation.name_of(a)] for a in operator.inputs),
+            tuple(values[a.snake_name] for a in operator.attrs),
+            tuple(i for i, a in enumerate(operator.outputs) if a.name in outputs),
+            tuple(one_batch and "T" in own.get(operation.name_of(a), ()) for a in contract.inputs),
+            tuple(_shape(a.shape, own.get(operation.name_of(a)), one_batch) for a in contract.outputs),
+        )
+
+    def _operator(self, job: Job, direction: str) -> Operator:
+        found = self._find(job, direction)
+        assert isinstance(found, Operator), found
+        return found
+
+    def _find(self, job: Job, direction: str) -> Union[Operator, Refusal]:
+        """The best kernel for a job, or why there is none."""
+        reasons: List[Refusal] = []
+        soc = platform.soc_version()
+        candidates = job.operation.kernels[direction]
+        for operator in sorted(candidates, key=lambda o: o.impl_mode(soc, job.precision) is None):
+            refusal = _refusal(job, operator)
+            if refusal is None:
+                return operator
+            reasons.append(refusal)
+        if not reasons:
+            return Refusal(f"CANN has no kernel for {job.operator}")
+        # a kernel that is there but cannot do this job says more than one that is not there
+        return next((r for r in reasons if r.about == "job"), reasons[0])
+
+
+def _shape(of_kernel: Tuple[Dim, ...], own: Optional[Tuple[Dim, ...]], one_batch: bool) -> Optional[Tuple[int, ...]]:
+    """What an output is reshaped to behind its token dimensions; what only the kernel's backward reads stays."""
+    if own is None or own[0] != "T" or (of_kernel == own and not one_batch):
+        return None
+    return tuple({"N": STREAMS, "D": HIDDEN}[str(dim)] for dim in own[1:])
+
+
+def _refusal(job: Job, operator: Operator) -> Optional[Refusal]:
+    reason = platform.refusal(operator)
+    if reason:
+        return Refusal(reason)
+    limits = operator.limits[platform.soc_version()]
+    if not set(limits.precisions) & {"float32", job.precision}:
+        return Refusal(f'{operator.name} multiplies by phi in HF32 here; precision="hf32" would allow it', "job")
+    reason = limits.refusal(job.num_streams, job.hidden_size, job.num_iters)
+    if reason:
+        return Refusal(f"{reason}, which {operator.name} needs; {_advice(job, limits)}", "job")
     if job.dtype is not None and _name(job.dtype) not in X_DTYPES:
         return Refusal(f"x has dtype {_name(job.dtype)}; the kernels take {' and '.join(X_DTYPES)}", "job")
     if job.recipe not in (None, "deepseek_v4"):
         return Refusal(f"the kernel computes the recipe 'deepseek_v4', not {job.recipe!r}", "job")
-    if job.identity:
-        return Refusal("MindSpore cannot hand the kernel the null pointer that stands for the identity h_res", "job")
+    if job.dynamic:
+        return Refusal("MindSpore cannot call an aclnn operator from a graph with dynamic shapes", "job")
+    inputs = job.operation.names_of(operator.inputs)
+    for name in inputs:
+        if name in job.absent and name not in NEUTRAL:
+            return Refusal(f"MindSpore cannot hand the kernel the null pointer that stands for no {name}", "job")
+    values = dict(job.attributes)
+    attributes = {a.snake_name for a in operator.attrs}
+    if values.get("sinkhorn_eps") not in (None, values.get("hc_eps")) and "sinkhorn_eps" not in attributes:
+        return Refusal(
+            f"{operator.name} uses hc_eps {values['hc_eps']} for Sinkhorn too, not sinkhorn_eps "
+            f"{values['sinkhorn_eps']}; make them equal",
+            "job",
+        )
+    own = job.operation.contracts
+    if "gamma" in job.operation.names_of(own[FORWARD].inputs) and "gamma" not in {*inputs, *job.absent}:
+        return Refusal(f"{operator.name} takes no gamma", "job")
     return None
 
 
@@ -56,148 +195,3 @@ def _advice(job: Job, limits: Limits) -> str:
     if job.hidden_size is not None and job.hidden_size % multiple:
         advice += f" or pad to {-(-job.hidden_size // multiple) * multiple}"
     return advice
-
-
-class _MhcPreForward(nn.Cell):
-    """aclnnMhcPre. The kernel must not see ``None``: no gamma is a gamma of ones."""
-
-    def __init__(self, kernel: AclnnKernel) -> None:
-        super().__init__()
-        self.kernel = kernel
-
-    def construct(
-        self,
-        x: Tensor,
-        phi: Tensor,
-        alpha: Tensor,
-        bias: Tensor,
-        gamma: Optional[Tensor],
-        norm_eps: float,
-        hc_eps: float,
-    ) -> Tuple[Tensor, ...]:
-        if gamma is None:
-            gamma = mint.ones(x.shape[-2:], dtype=ms.float32)
-        return self.kernel(x, phi, alpha, bias, gamma, norm_eps, hc_eps)
-
-
-class _MhcPreBackward(nn.Cell):
-    """aclnnMhcPreBackward. Neither gamma nor grad_x_post reaches the kernel as ``None``."""
-
-    def __init__(self, kernel: AclnnKernel) -> None:
-        super().__init__()
-        self.kernel = kernel
-
-    def construct(
-        self,
-        x: Tensor,
-        phi: Tensor,
-        alpha: Tensor,
-        grad_h_in: Tensor,
-        grad_h_post: Tensor,
-        grad_h_res: Tensor,
-        inv_rms: Tensor,
-        h_mix: Tensor,
-        h_pre: Tensor,
-        h_post: Tensor,
-        gamma: Optional[Tensor],
-        grad_x_post: Optional[Tensor],
-        hc_eps: float,
-    ) -> Tuple[Tensor, Tensor, Tensor, Tensor, Optional[Tensor]]:
-        scale = mint.ones(x.shape[-2:], dtype=ms.float32) if gamma is None else gamma
-        share = mint.zeros_like(x) if grad_x_post is None else grad_x_post
-        grad_x, grad_phi, grad_alpha, grad_bias, grad_gamma = self.kernel(
-            x, phi, alpha, grad_h_in, grad_h_post, grad_h_res, inv_rms, h_mix, h_pre, h_post, scale, share, hc_eps
-        )
-        return grad_x, grad_phi, grad_alpha, grad_bias, None if gamma is None else grad_gamma
-
-
-class _MhcSinkhornForward(nn.Cell):
-    """aclnnMhcSinkhorn, with the tensors that its backward needs."""
-
-    def __init__(self, kernel: AclnnKernel) -> None:
-        super().__init__()
-        self.kernel = kernel
-
-    def construct(self, h_res: Tensor, eps: float, num_iters: int, recipe: str) -> Any:
-        return self.kernel(h_res, eps, num_iters)
-
-
-class _MhcSinkhornBackward(nn.Cell):
-    """aclnnMhcSinkhornBackward where the kernel ran forward; where MindSpore ops did, nothing was saved."""
-
-    def __init__(self, kernel: AclnnKernel) -> None:
-        super().__init__()
-        self.kernel = kernel
-
-    def construct(
-        self, grad_output: Tensor, h_res: Tensor, saved: Tuple[Tensor, ...], eps: float, num_iters: int, recipe: str
-    ) -> Tensor:
-        if len(saved) == 0:
-            return composite.mhc_sinkhorn_backward(grad_output, h_res, saved, eps, num_iters, recipe)
-        return self.kernel(grad_output, saved[0], saved[1])
-
-
-class _MhcPostForward(nn.Cell):
-    """aclnnMhcPost."""
-
-    def __init__(self, kernel: AclnnKernel) -> None:
-        super().__init__()
-        self.kernel = kernel
-
-    def construct(self, x: Tensor, h_res: Tensor, h_out: Tensor, h_post: Tensor) -> Tensor:
-        return self.kernel(x, h_res, h_out, h_post)
-
-
-class _MhcPostBackward(nn.Cell):
-    """aclnnMhcPostBackward."""
-
-    def __init__(self, kernel: AclnnKernel) -> None:
-        super().__init__()
-        self.kernel = kernel
-
-    def construct(
-        self, grad_output: Tensor, x: Tensor, h_res: Tensor, h_out: Tensor, h_post: Tensor
-    ) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.kernel(grad_output, x, h_res, h_out, h_post)
-
-
-def _sinkhorn_eagerly(h_res: Tensor, eps: float, num_iters: int) -> Tensor:
-    return composite.mhc_sinkhorn_forward(h_res, eps, num_iters, "deepseek_v4")
-
-
-def _never_eagerly(*_: Any) -> Any:
-    raise AssertionError("the eager backward of Sinkhorn needs no kernel")
-
-
-@cache
-def _mhc_pre_kernels(by_name: bool) -> Kernels:
-    return Kernels(
-        _MhcPreForward(AclnnKernel(operators.MHC_PRE, None if by_name else composite.mhc_pre_forward)),
-        _MhcPreBackward(AclnnKernel(operators.MHC_PRE_BACKWARD, None if by_name else composite.mhc_pre_backward)),
-    )
-
-
-@cache
-def _mhc_sinkhorn_kernels(by_name: bool, num_iters: int) -> Kernels:
-    """One pair for each number of iterations: the lengths of the saved tensors depend on it, and no input shows it."""
-    forward = AclnnKernel(operators.MHC_SINKHORN, None if by_name else _sinkhorn_eagerly, I=num_iters)
-    backward = AclnnKernel(operators.MHC_SINKHORN_BACKWARD, None if by_name else _never_eagerly)
-    return Kernels(_MhcSinkhornForward(forward), _MhcSinkhornBackward(backward))
-
-
-@cache
-def _mhc_post_kernels(by_name: bool) -> Kernels:
-    return Kernels(
-        _MhcPostForward(AclnnKernel(operators.MHC_POST, None if by_name else composite.mhc_post_forward)),
-        _MhcPostBackward(AclnnKernel(operators.MHC_POST_BACKWARD, None if by_name else composite.mhc_post_backward)),
-    )
-
-
-def _kernels(job: Job, by_name: bool) -> Kernels:
-    if job.operator == "mhc_sinkhorn":
-        assert job.num_iters is not None
-        return _mhc_sinkhorn_kernels(by_name, job.num_iters)
-    return _mhc_pre_kernels(by_name) if job.operator == "mhc_pre" else _mhc_post_kernels(by_name)
-
-
-BACKEND = Backend("aclnn", refusal, _kernels)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from pathlib import Path
-from typing import Any, Optional, Sequence
+from typing import Any, Dict, NoReturn, Optional, Sequence
 
 from ms_mhc.bench import environment, memory, plot, report
+from ms_mhc.bench.contenders import OURS, contenders
 from ms_mhc.bench.run import Plan, run
 from ms_mhc.bench.task import DTYPES, OPERATORS, Shape
 
@@ -37,10 +39,20 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _file(text: str) -> Path:
+def file_to_write(text: str) -> Path:
+    """A file that can be written: its folder is there, and nothing else is in its place."""
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"the folder of {text!r} does not exist")
+    if path.exists() and not path.is_file():
+        raise argparse.ArgumentTypeError(f"{text!r} is there and is not a file")
+    return path
+
+
+def _there(text: str) -> Path:
+    path = Path(text)
+    if not path.exists():
+        raise argparse.ArgumentTypeError(f"{text!r} does not exist; give a file of contenders or a folder of them")
     return path
 
 
@@ -59,8 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--threads", type=_count, default=_cores(), metavar="K", help="for everyone; default: %(default)s"
     )
     parser.add_argument("--rounds", type=_count, metavar="R", help="default: 21, with --quick 5")
-    parser.add_argument("--json", type=_file, metavar="FILE", help="write the result there")
-    parser.add_argument("--plot", type=_file, metavar="FILE", help="draw it there, with our time against T")
+    parser.add_argument(
+        "--against", type=_there, action="append", metavar="PATH", help="a file of contenders, or a folder; repeatable"
+    )
+    parser.add_argument("--json", type=file_to_write, metavar="FILE", help="write the result there, after every row")
+    parser.add_argument("--plot", type=file_to_write, metavar="FILE", help="draw it there, with our time against T")
     parser.add_argument("--scaling", action="store_true", help="our time against T without a picture")
     parser.add_argument("--no-memory", action="store_true", help="skip peak memory, which takes a process per number")
     parser.add_argument("--quick", action="store_true", help="one small shape, few rounds, no memory")
@@ -79,6 +94,7 @@ def _plan(arguments: Any) -> Plan:
         tokens=tokens,
         copy_megabytes=8 if quick else 64,
         product_size=256 if quick else 1024,
+        against=tuple(arguments.against or ()),
     )
 
 
@@ -87,22 +103,68 @@ def _stop(message: Optional[str]) -> None:
         sys.exit(f"ms_mhc bench: {message}")
 
 
+class Interrupted(KeyboardInterrupt):
+    """A signal that ends the run; what was measured until then is reported."""
+
+
+def _interrupt(number: int, frame: Any) -> NoReturn:
+    raise Interrupted(number)
+
+
+def _write(result: Dict[str, Any], path: Path) -> None:
+    """At any time a whole file lies there, even after a kill."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    fresh.replace(path)
+
+
 def main(arguments: Any, words: Sequence[str]) -> int:
-    """``words`` are the command's own, for the fresh start that thread settings need."""
+    """``words`` are the command's own, for the fresh start that thread settings need.
+
+    Returns 0; 1 where our own operators failed in a row; 128 and the signal's number where a signal ended the run.
+    """
     plan = _plan(arguments)
     if arguments.plot:
         _stop(plot.missing())
-    environment.enter(words, plan.threads)
-    environment.use(plan.threads)
     if plan.memory and memory.missing():
         _stop(f"peak memory cannot be measured: {memory.missing()}; add --no-memory")
-    machine = environment.describe(plan.threads)
+    environment.enter(words, plan.threads)
+    environment.use(plan.threads)
+    try:
+        packages = [c.package for c in contenders(plan.against) if c.package]
+    except ValueError as error:
+        _stop(str(error))
     print("thread pools do not spin between turns (OMP_WAIT_POLICY=passive)", file=sys.stderr)
-    result = {"machine": machine, "command": " ".join(["python -m ms_mhc bench", *words])}
-    result.update(run(plan, lambda line: print(line, file=sys.stderr, flush=True)))
-    print("\n".join(report.lines(result)))
+    result: Dict[str, Any] = {
+        "machine": environment.describe(plan.threads, packages),
+        "command": " ".join(["python -m ms_mhc bench", *words]),
+        "rounds": plan.rounds,
+        "memory": plan.memory,
+        "planned": len(plan.tasks()),
+        "complete": False,
+        "rows": [],
+        "scaling": [],
+    }
+
+    def keep(new: Dict[str, Any]) -> None:
+        if "contenders" in new:
+            print(report.line(new), flush=True)
+        if arguments.json:
+            _write(result, arguments.json)
+
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    status = 0
+    try:
+        run(plan, result, lambda line: print(line, file=sys.stderr, flush=True), keep)
+        result["complete"] = True
+    except Interrupted as interrupted:
+        status = 128 + int(interrupted.args[0])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    print("\n" + "\n".join(report.lines(result)), flush=True)
     if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    if arguments.plot:
+        _write(result, arguments.json)
+    if arguments.plot and result["rows"]:
         plot.save(result, arguments.plot)
-    return 0
+    return status or int(any("ratio" not in row["contenders"][OURS] for row in result["rows"]))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import platform
 import sys
-from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Dict, Sequence
+from typing import Any, Dict, Iterable, Sequence
 
 import mindspore as ms
+
+from ms_mhc.bench.contenders import version
 
 
 def variables(threads: int) -> Dict[str, str]:
@@ -42,20 +41,15 @@ def enter(words: Sequence[str], threads: int) -> None:
 def use(threads: int) -> None:
     """Graph mode, and the number of threads of those who do not read it from the environment."""
     ms.set_context(mode=ms.GRAPH_MODE, runtime_num_threads=threads)
-    if find_spec("torch"):
-        importlib.import_module("torch").set_num_threads(threads)
 
 
-def describe(threads: int) -> Dict[str, Any]:
-    """What a reader needs to compare results."""
-    versions = {}
-    for package in ("ms-mhc", "mindspore", "torch", "numpy"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = "not installed"
+def describe(threads: int, packages: Iterable[str] = ()) -> Dict[str, Any]:
+    """What a reader needs to compare results. ``packages`` are those that contenders use."""
     return {
-        "versions": versions,
+        "versions": {
+            package: version(package) or "not installed"
+            for package in dict.fromkeys(("ms-mhc", "mindspore", "numpy", *packages))
+        },
         "python": platform.python_version(),
         "system": platform.platform(),
         "processor": _processor(),

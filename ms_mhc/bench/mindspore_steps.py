@@ -1,4 +1,4 @@
-"""Steps in MindSpore, compiled as graphs: through our operators, or derived by MindSpore from the same ops."""
+"""Our operators as steps, compiled as graphs: through the public functions, as users call them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ from typing import Any, Dict, List
 
 import mindspore as ms
 import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Tensor, nn, ops
 
 from ms_mhc import HyperConnection, mhc_post, mhc_pre, mhc_sinkhorn
-from ms_mhc.backends import composite
 from ms_mhc.bench.contenders import Step
-from ms_mhc.bench.task import EPS, NUM_ITERS, Array, Inputs, Task, saved_bytes_per_token
-
-_RECIPE = "deepseek_v4"
+from ms_mhc.bench.task import EPS, NUM_ITERS, RECIPE, Array, Inputs, Task, saved_bytes_per_token
 
 
-class Half(nn.Cell):
-    """The branch of the measured HyperConnection: as cheap as one can be, so that the connection is measured."""
+class Identity(nn.Cell):
+    """The branch of the measured HyperConnection: the connection is measured, not what it is put around."""
 
     def construct(self, h: Tensor) -> Tensor:
-        return h * 0.5
+        return h
 
 
 class _Pre(nn.Cell):
@@ -38,7 +35,7 @@ class _Sinkhorn(nn.Cell):
         self.backend = backend
 
     def construct(self, h_res: Tensor) -> Tensor:
-        return mhc_sinkhorn(h_res, num_iters=NUM_ITERS, eps=EPS, recipe=_RECIPE, backend=self.backend)
+        return mhc_sinkhorn(h_res, num_iters=NUM_ITERS, eps=EPS, recipe=RECIPE, backend=self.backend)
 
 
 class _Post(nn.Cell):
@@ -48,39 +45,6 @@ class _Post(nn.Cell):
 
     def construct(self, x: Tensor, h_res: Tensor, h_out: Tensor, h_post: Tensor) -> Tensor:
         return mhc_post(x, h_res, h_out, h_post, backend=self.backend)
-
-
-class _DerivedPre(nn.Cell):
-    """The composite's forward without its bprop."""
-
-    def construct(self, x: Tensor, phi: Tensor, alpha: Tensor, bias: Tensor) -> Any:
-        return composite.mhc_pre_forward(x, phi, alpha, bias, None, EPS, EPS)[:3]
-
-
-class _DerivedSinkhorn(nn.Cell):
-    def construct(self, h_res: Tensor) -> Tensor:
-        return composite.mhc_sinkhorn_forward(h_res, EPS, NUM_ITERS, _RECIPE)
-
-
-class _DerivedPost(nn.Cell):
-    def construct(self, x: Tensor, h_res: Tensor, h_out: Tensor, h_post: Tensor) -> Tensor:
-        return composite.mhc_post_forward(x, h_res, h_out, h_post)
-
-
-class _DerivedConnection(nn.Cell):
-    """HyperConnection without any bprop of ours."""
-
-    def __init__(self, parameters: Dict[str, Array]) -> None:
-        super().__init__()
-        self.phi = Parameter(Tensor(parameters["phi"]), name="phi")
-        self.alpha = Parameter(Tensor(parameters["alpha"]), name="alpha")
-        self.bias = Parameter(Tensor(parameters["bias"]), name="bias")
-        self.branch = Half()
-
-    def construct(self, x: Tensor) -> Tensor:
-        h_in, h_post, h_res = composite.mhc_pre_forward(x, self.phi, self.alpha, self.bias, None, EPS, EPS)[:3]
-        h_res = composite.mhc_sinkhorn_forward(h_res, EPS, NUM_ITERS, _RECIPE)
-        return composite.mhc_post_forward(x, h_res, self.branch(h_in), h_post)
 
 
 class _Gradient(nn.Cell):
@@ -108,21 +72,11 @@ class _Gradient(nn.Cell):
 
 
 def _connection(task: Task, parameters: Dict[str, Array], backend: str) -> nn.Cell:
-    options = {"norm_eps": EPS, "hc_eps": EPS, "num_iters": NUM_ITERS, "sinkhorn_eps": EPS, "recipe": _RECIPE}
-    cell = HyperConnection(task.shape.streams, task.shape.hidden, Half(), backend=backend, **options)  # type: ignore[arg-type]
+    options = {"norm_eps": EPS, "hc_eps": EPS, "num_iters": NUM_ITERS, "sinkhorn_eps": EPS, "recipe": RECIPE}
+    cell = HyperConnection(task.shape.streams, task.shape.hidden, Identity(), backend=backend, **options)  # type: ignore[arg-type]
     for name, value in parameters.items():
         getattr(cell.pre, name).set_data(Tensor(value))
     return cell
-
-
-def _cell(task: Task, inputs: Inputs, way: str) -> nn.Cell:
-    if way == "autodiff":
-        if task.operator == "hyper_connection":
-            return _DerivedConnection(inputs.parameters)
-        return {"mhc_pre": _DerivedPre, "mhc_post": _DerivedPost, "mhc_sinkhorn": _DerivedSinkhorn}[task.operator]()
-    if task.operator == "hyper_connection":
-        return _connection(task, inputs.parameters, way)
-    return {"mhc_pre": _Pre, "mhc_post": _Post, "mhc_sinkhorn": _Sinkhorn}[task.operator](way)
 
 
 def _flat(results: Any) -> List[Any]:
@@ -135,19 +89,26 @@ def _arrays(results: Any) -> List[Array]:
     return [np.asarray(tensor.astype(ms.float32).asnumpy()) for tensor in _flat(results)]
 
 
-def make(task: Task, inputs: Inputs, way: str) -> Step:
-    """``way`` is a backend, or ``"autodiff"`` for composite's ops with the gradient that MindSpore derives.
+def make(task: Task, inputs: Inputs, backend: str) -> Step:
+    """The task through our operators with one backend."""
+    if task.operator == "hyper_connection":
+        cell = _connection(task, inputs.parameters, backend)
+    else:
+        cell = {"mhc_pre": _Pre, "mhc_post": _Post, "mhc_sinkhorn": _Sinkhorn}[task.operator](backend)
+    return of_cell(task, inputs, cell, saved_bytes_per_token(task))
+
+
+def of_cell(task: Task, inputs: Inputs, cell: nn.Cell, saved_bytes: Any = None) -> Step:
+    """A step of any cell that takes the task's tensors.
 
     In graph mode a call returns when its results are there, so a step needs no further waiting.
     """
     dtype = getattr(ms, task.dtype)
     values = [Tensor(v, dtype if name in inputs.streams else ms.float32) for name, v in inputs.tensors.items()]
-    cell = _cell(task, inputs, way)
     if task.passes == "both":
         # the first output of every operator but Sinkhorn has the streams' dtype, and so has its cotangent
         kinds = [dtype if inputs.streams and i == 0 else ms.float32 for i in range(len(inputs.cotangents))]
         cell = _Gradient(cell, len(values), len(inputs.cotangents) == 1)
         values += [Tensor(c, kind) for c, kind in zip(inputs.cotangents, kinds)]
     cell.compile(*values)  # before any measurement of memory
-    saved = None if way == "autodiff" else saved_bytes_per_token(task)
-    return Step(lambda: cell(*values), _arrays, saved)
+    return Step(lambda: cell(*values), _arrays, saved_bytes)

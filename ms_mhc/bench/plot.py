@@ -20,7 +20,9 @@ def _ratios(axes: Any, result: Dict[str, Any]) -> None:
     names = [n for n in dict.fromkeys(n for row in rows for n in row["contenders"]) if n != "ours"]
     for number, name in enumerate(names):
         found = [
-            (i, row["contenders"][name]["ratio"]) for i, row in enumerate(rows) if "ratio" in row["contenders"][name]
+            (i, row["contenders"][name]["ratio"])
+            for i, row in enumerate(rows)
+            if "ratio" in row["contenders"].get(name, {})
         ]
         if not found:
             continue

@@ -27,11 +27,17 @@ def _spread(spread: Result, scale: float = 1.0) -> str:
 
 
 def _ratio(entry: Result) -> str:
-    return "-" if "missing" in entry else _spread(entry["ratio"])
+    if "refused" in entry:
+        return "refused"
+    return _spread(entry["ratio"]) if "ratio" in entry else "-"
+
+
+def _milliseconds(entry: Result) -> str:
+    return _spread(entry["seconds"], 1e3) if "seconds" in entry else _ratio(entry)
 
 
 def _rates(entry: Result) -> List[str]:
-    if "missing" in entry:
+    if "ratio" not in entry:
         return ["-", "-"]
     kinds = (("bytes_per_second", "share_of_copy"), ("operations_per_second", "share_of_product"))
     return [f"{entry[rate] / 1e9:.1f} ({100 * entry[share]:.0f} %)" for rate, share in kinds]
@@ -46,17 +52,35 @@ def _number(value: Optional[float]) -> str:
     return "-" if value is None else f"{value:.0f}"
 
 
+def line(row: Result) -> str:
+    """One row by itself, for a run that is still going on."""
+    times = ", ".join(f"{name} {_milliseconds(entry)}" for name, entry in row["contenders"].items())
+    return f"{' '.join(_task(row))} ({row['backend']}), ms: {times}"
+
+
+def _said(rows: Sequence[Result], key: str) -> List[str]:
+    """What contenders' entries say under a key, each once, with the rows that it was said of."""
+    found: Dict[str, List[str]] = {}
+    for row in rows:
+        for name, entry in row["contenders"].items():
+            if key in entry:
+                found.setdefault(f"{name}: {entry[key]}", []).append(" ".join(_task(row)))
+    return [f"- {said} ({'; '.join(tasks)})" for said, tasks in found.items()]
+
+
 def lines(result: Result) -> List[str]:
-    """The whole report."""
+    """The whole report, or as much of it as there is."""
     rows: List[Result] = result["rows"]
     names = list(dict.fromkeys(name for row in rows for name in row["contenders"]))
     others = [name for name in names if name != "ours"]
     task = ["operator", "passes", "dtype", "T,N,D"]
     versions = ", ".join(f"{name} {version}" for name, version in result["machine"]["versions"].items())
     report = [
+        result["command"],
         f"{result['machine']['processor']}, {result['machine']['threads']} threads; {versions}",
         f"load when started {result['machine']['load_at_start']:.1f}; {result['rounds']} interleaved rounds; "
         "median (quartiles)",
+        *([] if result["complete"] else [f"INTERRUPTED after {len(rows)} of {result['planned']} rows"]),
         "",
         "Time of the others divided by ours, in the same round. Above 1: ours is faster.",
         "",
@@ -65,7 +89,7 @@ def lines(result: Result) -> List[str]:
         [
             *_task(row),
             row["backend"],
-            _spread(row["contenders"]["ours"]["seconds"], 1e3),
+            _milliseconds(row["contenders"]["ours"]),
             *(_ratio(row["contenders"][name]) for name in others),
         ]
         for row in rows
@@ -96,7 +120,12 @@ def lines(result: Result) -> List[str]:
             cells.append([curve["operator"], curve["dtype"], text])
         report += _table(["operator", "dtype", "T: time per token"], cells)
 
-    reasons = sorted({(n, e["missing"]) for r in rows for n, e in r["contenders"].items() if "missing" in e})
-    if reasons:
-        report += ["", "Missing:", "", *(f"- {name}: {reason}" for name, reason in reasons)]
+    titles = (
+        ("refused", "Refused, because the results are wrong or differ from ours:"),
+        ("missing", "Missing:"),
+        ("peak_extra_missing", "Peak memory missing:"),
+    )
+    for key, title in titles:
+        said = _said(rows, key)
+        report += ["", title, "", *said] if said else []
     return report

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ms_mhc.bench import limits, memory
-from ms_mhc.bench.contenders import Contender, Step, chosen_backend, contenders, disagreement
+from ms_mhc.bench.contenders import OURS, Contender, Step, chosen_backend, contenders, disagreement, not_finite
 from ms_mhc.bench.environment import available_bytes
 from ms_mhc.bench.measure import Spread, interleaved, ratios
 from ms_mhc.bench.task import (
@@ -43,6 +44,7 @@ class Plan:
     tokens: Tuple[int, ...] = ()  # for our time against T; none: not measured
     copy_megabytes: int = 64
     product_size: int = 1024
+    against: Tuple[Path, ...] = ()  # files and folders of further contenders
 
     def tasks(self) -> List[Task]:
         """All rows. Sinkhorn is fp32 whatever the streams are, so it has no row in 16 bits."""
@@ -63,34 +65,47 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {said or 'no message'}"[:200]
 
 
-def _prepare(task: Task, field: Sequence[Contender]) -> Tuple[Dict[str, Step], Dict[str, str]]:
-    """The steps of those that can do the task, and why the others cannot. Ours must."""
+def _prepare(task: Task, field: Sequence[Contender]) -> Tuple[Dict[str, Step], Dict[str, Result]]:
+    """The steps of those that can do the task, and of the others why not.
+
+    An entry says ``missing`` where a contender is not here or raises, ``refused`` where it computes something else than
+    ours. Without ours there is nothing to compare with.
+    """
     inputs = make_inputs(task)
     steps: Dict[str, Step] = {}
-    missing: Dict[str, str] = {}
+    others: Dict[str, Result] = {}
     for contender in field:
+        if contender.name != OURS and OURS not in steps:
+            others[contender.name] = {"missing": "there is nothing to compare with"}
+            continue
         if contender.missing:
-            missing[contender.name] = contender.missing
+            others[contender.name] = {"missing": contender.missing}
             continue
         try:
             step = contender.make(task, inputs)
-            error = disagreement(steps["ours"], step) if steps else 0.0
+            wrong = _wrong(steps.get(OURS), step, ALLOWED[task.dtype])
         except Exception as failure:  # whatever another framework raises is the row's entry, not the end of the run
-            if contender.name == "ours":
-                raise
-            missing[contender.name] = _reason(failure)
+            others[contender.name] = {"missing": _reason(failure)}
             continue
-        if error <= ALLOWED[task.dtype]:
-            steps[contender.name] = step
+        if wrong:
+            others[contender.name] = {"refused": wrong}
         else:
-            missing[contender.name] = f"its results differ from ours by {error:.1e} of the largest entry"
-    return steps, missing
+            steps[contender.name] = step
+    return steps, others
 
 
-def row(task: Task, plan: Plan) -> Result:
+def _wrong(ours: Optional[Step], step: Step, allowed: float) -> Optional[str]:
+    """What is wrong with a step's results, or ``None``."""
+    reason = not_finite(step.arrays(step.run()))
+    if reason or ours is None:
+        return reason
+    error = disagreement(ours, step)
+    return None if error <= allowed else f"its results differ from ours by {error:.1e} of the largest entry"
+
+
+def row(task: Task, plan: Plan, field: Sequence[Contender]) -> Result:
     """One task with all contenders."""
-    field = contenders()
-    steps, missing = _prepare(task, field)
+    steps, others = _prepare(task, field)
     runs = {name: step.run for name, step in steps.items()}
     runs[_COPY] = limits.copy(plan.copy_megabytes, plan.threads)
     runs[_PRODUCT] = limits.product(plan.product_size)
@@ -102,20 +117,24 @@ def row(task: Task, plan: Plan) -> Result:
     multiplied = 2 * plan.product_size**3 / seconds[_PRODUCT].median
     entries: Dict[str, Result] = {}
     for name in (contender.name for contender in field):
-        if name in missing:
-            entries[name] = {"missing": missing[name]}
+        if name in others:
+            entries[name] = others[name]
             continue
         step, median = steps[name], seconds[name].median
         entries[name] = {
             "seconds": asdict(seconds[name]),
-            "ratio": asdict(ratios(times, name, "ours")),
+            "ratio": asdict(ratios(times, name, OURS)),
             "bytes_per_second": moved / median,
             "share_of_copy": moved / median / copied,
             "operations_per_second": operations / median,
             "share_of_product": operations / median / multiplied,
             "saved_bytes_per_token": step.saved_bytes if task.passes == "both" else None,
-            "peak_extra_bytes": memory.peak_extra(task, name) if plan.memory else None,
         }
+        if plan.memory:
+            extra, reason = memory.peak_extra(task, name, plan.against)
+            entries[name]["peak_extra_bytes"] = extra
+            if extra is None:
+                entries[name]["peak_extra_missing"] = reason
     return {
         "operator": task.operator,
         "passes": task.passes,
@@ -133,7 +152,7 @@ def scaling(operator: str, plan: Plan, say: Say) -> Result:
     shape, dtype = plan.shapes[0], plan.dtypes[0]
     if operator == "mhc_sinkhorn":
         dtype = "float32"
-    ours = contenders()[0]
+    (ours, *_) = contenders()
     steps: Dict[str, Callable[[], Any]] = {}
     left = available_bytes() * 3 // 4
     for tokens in plan.tokens:
@@ -142,7 +161,11 @@ def scaling(operator: str, plan: Plan, say: Say) -> Result:
         if left < 0:
             say(f"  {task}: left out, too little memory")
             break
-        steps[str(tokens)] = ours.make(task, make_inputs(task)).run
+        try:
+            steps[str(tokens)] = ours.make(task, make_inputs(task)).run
+        except Exception as failure:
+            say(f"  {task}: left out, {_reason(failure)}")
+            break
     times = {int(name): Spread.of(v) for name, v in interleaved(steps, max(3, plan.rounds // 3)).items()}
     result: Result = {
         "operator": operator,
@@ -156,15 +179,23 @@ def scaling(operator: str, plan: Plan, say: Say) -> Result:
     return result
 
 
-def run(plan: Plan, say: Say) -> Result:
-    """Everything."""
-    rows = []
+def run(plan: Plan, result: Result, say: Say, done: Callable[[Result], Any]) -> None:
+    """Everything, into ``result``: each row and each curve as soon as it is there. ``done`` is called after each.
+
+    Every row carries the command, the versions and the threads, so that rows of several runs can be put together.
+    """
+    origin = {
+        "command": result["command"],
+        "versions": result["machine"]["versions"],
+        "threads": plan.threads,
+    }
+    field = contenders(plan.against)
     tasks = plan.tasks()
     for number, task in enumerate(tasks, 1):
         say(f"{number}/{len(tasks)} {task}")
-        rows.append(row(task, plan))
-    curves = []
+        result["rows"].append({**row(task, plan, field), **origin})
+        done(result["rows"][-1])
     for operator in plan.operators if plan.tokens else ():
         say(f"time against T: {operator}")
-        curves.append(scaling(operator, plan, say))
-    return {"rounds": plan.rounds, "memory": plan.memory, "rows": rows, "scaling": curves}
+        result["scaling"].append({**scaling(operator, plan, say), **origin})
+        done(result["scaling"][-1])

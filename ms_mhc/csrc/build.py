@@ -3,11 +3,13 @@
 
 ``python -m ms_mhc.csrc.build`` puts it beside the sources; ``build(Path("libms_mhc_cpu.so"))`` anywhere. That
 needs a C++17 compiler (``$CXX``, else g++, c++ or clang++) and nothing else. The kernels are compiled once per
-instruction set that the compiler knows and the library takes the best one at run time.
+instruction set that the compiler knows and the library takes the best one at run time. It carries a digest of the
+sources that it was compiled from, by which ``ms_mhc.csrc`` knows it again.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pathlib
 import platform
@@ -22,7 +24,7 @@ from typing import Dict, List, Sequence
 SOURCES = pathlib.Path(__file__).resolve().parent
 
 KERNELS = "kernels.cc"
-ONCE = ("pre.cc", "post.cc", "sinkhorn.cc", "cpu.cc", "mindspore_aot.cc")
+ONCE = ("pre.cc", "post.cc", "sinkhorn.cc", "cpu.cc", "about.cc", "mindspore_aot.cc")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-fvisibility-inlines-hidden", "-Wall", "-Wextra")
 
 # Instruction sets beyond the baseline, by machine. cpu.cc knows the same names.
@@ -41,11 +43,33 @@ class BuildError(RuntimeError):
     """There is no usable compiler, or it refused the sources; the message says which."""
 
 
+def source_digest() -> str:
+    """A digest of the C++ sources and of the flags they are compiled with.
+
+    Raises :class:`BuildError` if the sources cannot be read.
+    """
+    digest = hashlib.sha256(repr((KERNELS, ONCE, FLAGS, VARIANTS)).encode())
+    files = sorted([*SOURCES.glob("*.cc"), *SOURCES.glob("*.h")], key=lambda path: path.name)
+    missing = sorted({KERNELS, *ONCE} - {path.name for path in files})
+    if missing:
+        raise BuildError(f"ms_mhc: the C++ sources are not in {SOURCES}: {', '.join(missing)} missing")
+    try:
+        for path in files:
+            text = path.read_bytes()
+            digest.update(f"\n{path.name} {len(text)}\n".encode() + text)
+    except OSError as error:
+        raise BuildError(f"ms_mhc: the C++ sources cannot be read: {error}") from error
+    return digest.hexdigest()[:32]
+
+
 def find_compiler() -> List[str]:
     """The command that compiles C++: ``$CXX``, else the first of g++, c++ and clang++ on the path."""
-    wanted = os.environ.get("CXX")
+    wanted = os.environ.get("CXX", "").strip()
     if wanted:
-        command = shlex.split(wanted)
+        try:
+            command = shlex.split(wanted)
+        except ValueError:  # an open quotation mark
+            command = [wanted]
         if shutil.which(command[0]) is None:
             raise BuildError(f"ms_mhc: CXX={wanted!r} is not a program; unset CXX or set it to a C++17 compiler")
         return command
@@ -83,33 +107,41 @@ def build(destination: pathlib.Path, extra_flags: Sequence[str] = ()) -> pathlib
     Raises :class:`BuildError` if that cannot be done.
     """
     compiler = find_compiler()
-    destination = pathlib.Path(destination).resolve()
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="ms_mhc_build_", dir=destination.parent) as folder:
-        workspace = pathlib.Path(folder)
-        flags = [*FLAGS]
-        flags += ["-fopenmp"] if _accepts(compiler, ["-fopenmp"], workspace) else ["-Wno-unknown-pragmas"]
-        variants = {
-            name: options
-            for name, options in VARIANTS.get(platform.machine(), {}).items()
-            if _accepts(compiler, options, workspace)
-        }
-        every = {"baseline": (), **variants}
-        defines = [f"-DMHC_HAS_{name.upper()}" for name in variants]
-
-        objects = [workspace / f"{name}.o" for name in (*every, *ONCE)]
-        commands = [
-            [*compiler, *flags, f"-DMHC_ISA={name}", *options, *extra_flags, "-c", KERNELS, "-o"]
-            for name, options in every.items()
-        ]
-        commands += [[*compiler, *flags, *defines, *extra_flags, "-c", source, "-o"] for source in ONCE]
-        with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-            list(pool.map(_run, [[*command, str(target)] for command, target in zip(commands, objects)]))
-
-        library = workspace / "library.so"
-        _run([*compiler, *flags, *extra_flags, "-shared", *map(str, objects), "-o", str(library)])
-        library.replace(destination)
+    destination = pathlib.Path(destination).absolute()
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="ms_mhc_build_", dir=destination.parent) as folder:
+            _compile(compiler, pathlib.Path(folder), extra_flags).replace(destination)
+    except OSError as error:
+        raise BuildError(f"ms_mhc: {destination} cannot be written: {error}") from error
     return destination
+
+
+def _compile(compiler: Sequence[str], workspace: pathlib.Path, extra_flags: Sequence[str]) -> pathlib.Path:
+    """The library, complete, in the workspace."""
+    flags = [*FLAGS]
+    flags += ["-fopenmp"] if _accepts(compiler, ["-fopenmp"], workspace) else ["-Wno-unknown-pragmas"]
+    variants = {
+        name: options
+        for name, options in VARIANTS.get(platform.machine(), {}).items()
+        if _accepts(compiler, options, workspace)
+    }
+    every = {"baseline": (), **variants}
+    defines = [f"-DMHC_HAS_{name.upper()}" for name in variants]
+    defines.append(f'-DMHC_SOURCE_DIGEST="{source_digest()}"')
+
+    objects = [workspace / f"{name}.o" for name in (*every, *ONCE)]
+    commands = [
+        [*compiler, *flags, f"-DMHC_ISA={name}", *options, *extra_flags, "-c", KERNELS, "-o"]
+        for name, options in every.items()
+    ]
+    commands += [[*compiler, *flags, *defines, *extra_flags, "-c", source, "-o"] for source in ONCE]
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        list(pool.map(_run, [[*command, str(target)] for command, target in zip(commands, objects)]))
+
+    library = workspace / "library.so"
+    _run([*compiler, *flags, *extra_flags, "-shared", *map(str, objects), "-o", str(library)])
+    return library
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstdlib>
-#include <cstring>
+#include <stdexcept>
+#include <string>
 
 #include "kernels.h"
 
@@ -19,29 +20,57 @@ extern const Kernels kernels;
 
 namespace {
 
-const Kernels &choose() {
-  const char *wanted = std::getenv("MS_MHC_CPU_ISA");
-  const auto allowed = [wanted](const char *name) {
-    return wanted == nullptr || *wanted == '\0' || std::strcmp(name, wanted) == 0;
-  };
-  (void)allowed;
-#if defined(MHC_HAS_AVX512)
-  if (allowed("avx512") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma")) {
-    return avx512::kernels;
-  }
-#endif
+struct InstructionSet {
+  const char *name;
+  const Kernels *kernels;
+  bool here;
+};
+
+struct Choice {
+  Choice() {
+    const InstructionSet all[] = {
+        {"baseline", &baseline::kernels, true},
 #if defined(MHC_HAS_AVX2)
-  if (allowed("avx2") && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2::kernels;
+        {"avx2", &avx2::kernels, __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")},
 #endif
-  return baseline::kernels;
+#if defined(MHC_HAS_AVX512)
+        {"avx512", &avx512::kernels,
+         __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma")},
+#endif
+    };
+    const char *variable = std::getenv("MS_MHC_CPU_ISA");
+    const std::string wanted = variable ? variable : "";
+    for (const InstructionSet &set : all) {
+      if (!set.here) continue;
+      names += (names.empty() ? "" : ", ") + std::string(set.name);
+      if (wanted.empty() || wanted == set.name) {
+        name = set.name;
+        kernels = set.kernels;
+      }
+    }
+  }
+
+  std::string names;
+  const char *name = "";
+  const Kernels *kernels = nullptr;
+};
+
+const Choice &choice() {
+  static const Choice made;
+  return made;
 }
 
 }  // namespace
 
 const Kernels &kernels() {
-  static const Kernels &chosen = choose();
-  return chosen;
+  const Choice &made = choice();
+  if (!made.kernels) throw std::invalid_argument("MS_MHC_CPU_ISA must be one of " + made.names);
+  return *made.kernels;
 }
+
+const char *instruction_set() { return choice().name; }
+
+const char *instruction_sets() { return choice().names.c_str(); }
 
 }  // namespace mhc

@@ -15,11 +15,6 @@
 namespace mhc {
 namespace MHC_ISA {
 
-template <int kValue>
-struct Number {
-  static constexpr int value = kValue;
-};
-
 // work(Number<n>) for the numbers of streams that are known at compile time, work(Number<0>) for any other
 template <typename Work>
 inline void with_streams(int64_t n, const Work &work) {
@@ -46,6 +41,23 @@ static void pre_forward(const PreForward &a, const PreLayout &l, const float *ph
                         void *scratch) {
   with_element(a.element, [&](auto scalar) {
     with_streams(l.n, [&](auto n) { pre_forward_block<n.value, decltype(scalar)>(a, l, phi, begin, end, scratch); });
+  });
+}
+
+static void pre_mix(const PreForward &a, const PreLayout &l, int64_t strip, float *mix, float *squares, int64_t step,
+                    void *scratch) {
+  with_element(a.element, [&](auto scalar) { pre_mix_strip<decltype(scalar)>(a, l, strip, mix, squares, step, scratch); });
+}
+
+static void pre_finish_tokens(const PreForward &a, const PreLayout &l, int64_t begin, int64_t end, const float *mixes,
+                              const float *squares, int64_t step, float *weights, void *scratch) {
+  with_streams(l.n, [&](auto n) { pre_finish<n.value>(a, l, begin, end, mixes, squares, step, weights, scratch); });
+}
+
+static void pre_columns(const PreForward &a, const PreLayout &l, int64_t token, int64_t begin, int64_t end,
+                        const float *weights) {
+  with_element(a.element, [&](auto scalar) {
+    with_streams(l.n, [&](auto n) { pre_h_in<n.value, decltype(scalar)>(a, l, token, begin, end, weights); });
   });
 }
 
@@ -96,9 +108,21 @@ static void sinkhorn_backward(const SinkhornBackward &a, int64_t begin, int64_t 
 
 extern const Kernels kernels;
 const Kernels kernels = {
-    pre_forward,  pre_forward_scratch, pre_gates,        pre_tiles,
-    pre_backward_scratch, post_forward, post_backward,   sinkhorn_forward,
-    sinkhorn_forward_scratch, sinkhorn_backward, sinkhorn_backward_scratch,
+    pre_forward,
+    pre_mix,
+    pre_finish_tokens,
+    pre_columns,
+    pre_forward_scratch,
+    pack_tile,
+    pre_gates,
+    pre_tiles,
+    pre_backward_scratch,
+    post_forward,
+    post_backward,
+    sinkhorn_forward,
+    sinkhorn_forward_scratch,
+    sinkhorn_backward,
+    sinkhorn_backward_scratch,
 };
 
 }  // namespace MHC_ISA

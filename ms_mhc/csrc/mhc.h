@@ -1,4 +1,5 @@
-// The mHC operators on a CPU: mathematics only. Knows neither MindSpore nor CANN.
+// The mHC operators on a CPU: mathematics only. Knows neither MindSpore nor CANN. A call that fails for want of memory
+// throws std::bad_alloc.
 //
 // All tensors are contiguous, row-major. T is the number of tokens, N of streams, D the hidden size, F = N*N + 2*N.
 // Tensors of type `void` have the element type `Element`; all others are float. Arithmetic is fp32 inside, with one
@@ -108,11 +109,30 @@ struct SinkhornBackward {
   float *grad_x;  // [T, N, N]
 };
 
+// MhcPre, then Sinkhorn on its h_res: what is called h_res and grad_h_res below is that of the mixed matrices.
+struct PreSinkhornForward {
+  PreForward pre;
+  float eps;  // of Sinkhorn
+  int64_t num_iters;
+  Recipe recipe;
+};
+
+// The logits are computed again, from h_mix, inv_rms, alpha and bias.
+struct PreSinkhornBackward {
+  PreBackward pre;
+  const float *bias;  // [F]
+  float eps;
+  int64_t num_iters;
+  Recipe recipe;
+};
+
 void pre_forward(const PreForward &args);
 void pre_backward(const PreBackward &args);
 void post_forward(const PostForward &args);
 void post_backward(const PostBackward &args);
 void sinkhorn_forward(const SinkhornForward &args);
 void sinkhorn_backward(const SinkhornBackward &args);
+void pre_sinkhorn_forward(const PreSinkhornForward &args);
+void pre_sinkhorn_backward(const PreSinkhornBackward &args);
 
 }  // namespace mhc

@@ -1,21 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators as MindSpore's ops.Custom("<library>:<name>", func_type="aot") calls them on a CPU. One C function per
-// operator; `params` holds the inputs, then the outputs, in this order:
+// The operators as MindSpore's ops.Custom("<library>:<name>", func_type="aot") calls them on a CPU: one C function per
+// operator, whose body names its tensors in order.
 //
-//   MhcPre               x, phi, alpha, bias, [gamma], scalars [norm_eps, hc_eps]
-//                        -> h_in, h_post, h_res, inv_rms, h_mix, h_pre
-//   MhcPreBackward       x, phi, alpha, grad_h_in, grad_h_post, grad_h_res, inv_rms, h_mix, h_pre, h_post,
-//                        [gamma], [grad_x_post], scalars [hc_eps]
-//                        -> grad_x, grad_phi, grad_alpha, grad_bias, [grad_gamma]
-//   MhcPost              x, [h_res], h_out, h_post -> out
-//   MhcPostBackward      grad_output, x, [h_res], h_out, h_post -> grad_x, grad_h_res, grad_h_out, grad_h_post
-//   MhcSinkhorn          x, scalars [eps, num_iters, recipe] -> output
-//   MhcSinkhornBackward  grad_output, x, scalars [eps, num_iters, recipe] -> grad_x
-//
-// A tensor in brackets is optional: leave it out, the number of tensors says which are there (gamma and grad_gamma come
-// and go together). `scalars` is a small float32 tensor; recipe is 0 for "deepseek_v4", 1 for "paper". x is [T, N, D]
-// or [B, S, N, D] (Sinkhorn: [..., N, N]). What has x's element type (float32, float16 or bfloat16) is x, h_in, h_out,
-// out, grad_output of MhcPost and their gradients; everything else is float32.
+// `params` holds the scalars, the inputs and the outputs. The scalars are one float32 tensor. Its first number is a bit
+// mask of the optional inputs that are there: bit i stands for the i-th optional input of the list. A tensor that is not
+// there is left out, and so is the output that belongs to it. x is [T, N, D] or [B, S, N, D], in general [..., N, D];
+// whatever has x's element type (float32, float16 or bfloat16) is a void pointer in mhc.h, and everything else is float32.
 //
 // A function returns 0, or one of Status; it throws nothing and prints nothing.
 #include <cmath>
@@ -23,29 +13,43 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "export.h"
 #include "mhc.h"
-
-#if defined(__GNUC__)
-#define MHC_EXPORT extern "C" __attribute__((visibility("default")))
-#else
-#define MHC_EXPORT extern "C"
-#endif
 
 namespace {
 
 enum Status : int {
   kDone = 0,
-  kWrongCount = 1,    // the number of tensors
-  kWrongType = 2,     // an element type
-  kWrongShape = 3,    // a shape does not fit x's
-  kWrongScalar = 4,   // num_iters or recipe
-  kFailed = 5,        // no memory, or another exception
+  kWrongCount = 1,   // the number of tensors is not what the mask says
+  kWrongType = 2,    // an element type
+  kWrongShape = 3,   // a shape does not fit x's
+  kWrongScalar = 4,  // the mask, num_iters or recipe
+  kFailed = 5,       // no memory, or another exception
 };
 
 // Thrown and caught in this file only.
 struct Refused {
   Status status;
 };
+
+constexpr float kMostIterations = 1e6f;
+
+bool is_integer(float value, float least, float most) {
+  return value >= least && value <= most && value == std::floor(value);
+}
+
+void read(float given, float *value) { *value = given; }
+
+void read(float given, int64_t *num_iters) {
+  if (!is_integer(given, 1.0f, kMostIterations)) throw Refused{kWrongScalar};
+  *num_iters = static_cast<int64_t>(given);
+}
+
+void read(float given, mhc::Recipe *recipe) {
+  if (given == 0.0f) *recipe = mhc::Recipe::kDeepSeekV4;
+  else if (given == 1.0f) *recipe = mhc::Recipe::kPaper;
+  else throw Refused{kWrongScalar};
+}
 
 bool element_of(const char *dtype, mhc::Element *element) {
   if (std::strcmp(dtype, "float32") == 0) *element = mhc::Element::kFloat32;
@@ -55,70 +59,141 @@ bool element_of(const char *dtype, mhc::Element *element) {
   return true;
 }
 
-// Takes the tensors one after the other, each with the last dimensions that it must have.
-class Tensors {
- public:
-  Tensors(int count, void **params, const int *ndims, int64_t **shapes, const char **dtypes)
-      : count_(count), params_(params), ndims_(ndims), shapes_(shapes), dtypes_(dtypes) {
-    if (count < 0 || !params || !ndims || !shapes || !dtypes) throw Refused{kWrongCount};
-  }
-
-  // x is tensor number `index`; everything else is measured by it.
-  void measure(int index, bool square) {
-    if (index >= count_) throw Refused{kWrongCount};
-    const int ndim = ndims_[index];
-    const int64_t *shape = shapes_[index];
-    if (ndim < 2) throw Refused{kWrongShape};
-    if (!element_of(dtypes_[index], &element)) throw Refused{kWrongType};
-    sizes = {1, shape[ndim - 2], shape[ndim - 1]};
-    for (int i = 0; i < ndim - 2; ++i) sizes.tokens *= shape[i];
-    if (sizes.tokens < 0 || sizes.streams < 1 || sizes.hidden < 1) throw Refused{kWrongShape};
-    if (square && sizes.streams != sizes.hidden) throw Refused{kWrongShape};
-  }
-
-  // One per token, in x's element type or in float32: [..., last]
-  void *like_x(std::initializer_list<int64_t> last) { return take(element, sizes.tokens, last); }
-  float *per_token(std::initializer_list<int64_t> last) { return floats(sizes.tokens, last); }
-  float *parameter(std::initializer_list<int64_t> shape) { return floats(1, shape); }
-
-  mhc::Element element = mhc::Element::kFloat32;
-  mhc::Sizes sizes{};
-
- private:
-  float *floats(int64_t rows, std::initializer_list<int64_t> last) {
-    return static_cast<float *>(take(mhc::Element::kFloat32, rows, last));
-  }
-
-  void *take(mhc::Element wanted, int64_t rows, std::initializer_list<int64_t> last) {
-    if (next_ >= count_) throw Refused{kWrongCount};
-    const int index = next_++;
-    mhc::Element found;
-    if (!element_of(dtypes_[index], &found) || found != wanted) throw Refused{kWrongType};
-    const int leading = ndims_[index] - static_cast<int>(last.size());
-    if (leading < 0) throw Refused{kWrongShape};
-    const int64_t *shape = shapes_[index];
-    int64_t found_rows = 1;
-    for (int i = 0; i < leading; ++i) found_rows *= *shape++;
-    if (found_rows != rows) throw Refused{kWrongShape};
-    for (const int64_t size : last) {
-      if (*shape++ != size) throw Refused{kWrongShape};
-    }
-    if (!params_[index] && rows != 0) throw Refused{kFailed};
-    return params_[index];
-  }
-
-  int count_;
-  int next_ = 0;
-  void **params_;
-  const int *ndims_;
-  int64_t **shapes_;
-  const char **dtypes_;
+// What MindSpore hands over.
+struct Given {
+  int count;
+  void **params;
+  const int *ndims;
+  int64_t **shapes;
+  const char **dtypes;
 };
 
-template <typename Work>
-int guarded(const Work &work) noexcept {
+// Sizes of dimensions. kT, first, stands for all dimensions of the tokens together.
+enum Dim : int { kT, kN, kD, kF, kND, kThree };
+
+// Takes the tensors of a call one after the other. The same list is gone through twice: once only to count, so that a
+// tensor too many or too few is told as such and not as the wrong type or shape of its neighbour.
+class Tensors {
+ public:
+  explicit Tensors(const Given &given) : given_(given) {
+    if (given.count < 2 || !given.params || !given.ndims || !given.shapes || !given.dtypes) throw Refused{kWrongCount};
+  }
+
+  template <typename... Values>
+  void scalars(Values *...values) {
+    constexpr int kCount = 1 + static_cast<int>(sizeof...(values));
+    next_ = 1;
+    bit_ = 1;
+    if (!has_type(0, mhc::Element::kFloat32)) throw Refused{kWrongType};
+    if (given_.ndims[0] != 1 || given_.shapes[0][0] != kCount) throw Refused{kWrongShape};
+    if (!given_.params[0]) throw Refused{kFailed};
+    const float *from = static_cast<const float *>(given_.params[0]);
+    if (!is_integer(from[0], 0.0f, 255.0f)) throw Refused{kWrongScalar};
+    mask_ = static_cast<unsigned>(from[0]);
+    (read(*++from, values), ...);
+  }
+
+  // The element type and the sizes, from the first tensor behind the scalars, which has x's shape.
+  void measure(mhc::Sizes *sizes) {
+    const int ndim = given_.ndims[1];
+    const int64_t *shape = given_.shapes[1];
+    if (!element_of(given_.dtypes[1], &element_)) throw Refused{kWrongType};
+    if (ndim < 2) throw Refused{kWrongShape};
+    sizes_ = {1, shape[ndim - 2], shape[ndim - 1]};
+    for (int i = 0; i < ndim - 2; ++i) sizes_.tokens *= shape[i];
+    if (sizes_.tokens < 0 || sizes_.streams < 1 || sizes_.hidden < 1) throw Refused{kWrongShape};
+    *sizes = sizes_;
+  }
+
+  void measure(mhc::Element *element, mhc::Sizes *sizes) {
+    measure(sizes);
+    *element = element_;
+  }
+
+  void begin_counting() { counting_ = true; }
+
+  // Every tensor was counted, and every bit of the mask belongs to one.
+  void end_counting() {
+    if (mask_ >= bit_) throw Refused{kWrongScalar};
+    if (next_ != given_.count) throw Refused{kWrongCount};
+    counting_ = false;
+  }
+
+  // const float *, float *: float32. const void *, void *: the element type of x.
+  template <typename Pointer>
+  void take(Pointer *tensor, std::initializer_list<Dim> dims) {
+    void *data = next(is_float32(*tensor), dims);
+    *tensor = static_cast<Pointer>(data);
+  }
+
+  template <typename Pointer>
+  bool take_optional(Pointer *tensor, std::initializer_list<Dim> dims) {
+    const bool there = (mask_ & bit_) != 0;
+    bit_ <<= 1;
+    if (there) take(tensor, dims);
+    return there;
+  }
+
+ private:
+  static bool is_float32(const float *) { return true; }
+  static bool is_float32(const void *) { return false; }
+
+  bool has_type(int index, mhc::Element wanted) const {
+    mhc::Element found;
+    return element_of(given_.dtypes[index], &found) && found == wanted;
+  }
+
+  int64_t size_of(Dim dim) const {
+    switch (dim) {
+      case kT: return sizes_.tokens;
+      case kN: return sizes_.streams;
+      case kD: return sizes_.hidden;
+      case kF: return sizes_.streams * (sizes_.streams + 2);
+      case kND: return sizes_.streams * sizes_.hidden;
+      case kThree: return 3;
+    }
+    return 0;
+  }
+
+  void *next(bool float32, std::initializer_list<Dim> dims) {
+    const int index = next_++;
+    if (counting_) return nullptr;
+    if (!has_type(index, float32 ? mhc::Element::kFloat32 : element_)) throw Refused{kWrongType};
+    const int64_t *shape = given_.shapes[index];
+    const int64_t *const end = shape + given_.ndims[index];
+    int64_t count = 1;
+    for (const Dim *dim = dims.begin(); dim != dims.end(); ++dim) {
+      int64_t size = 1;
+      const int64_t *const last = dim == dims.begin() && *dim == kT ? end - (dims.size() - 1) : shape + 1;
+      if (last < shape || last > end) throw Refused{kWrongShape};
+      while (shape != last) size *= *shape++;
+      if (size != size_of(*dim)) throw Refused{kWrongShape};
+      count *= size;
+    }
+    if (shape != end) throw Refused{kWrongShape};
+    if (!given_.params[index] && count != 0) throw Refused{kFailed};
+    return given_.params[index];
+  }
+
+  Given given_;
+  mhc::Element element_ = mhc::Element::kFloat32;
+  mhc::Sizes sizes_{};
+  int next_ = 0;
+  unsigned mask_ = 0, bit_ = 1;
+  bool counting_ = false;
+};
+
+// Reads the arguments by their list, then computes.
+template <typename Arguments, typename List>
+int call(const Given &given, void (*compute)(const Arguments &), const List &list) noexcept {
   try {
-    work();
+    Tensors tensors(given);
+    Arguments arguments{};
+    tensors.begin_counting();
+    list(tensors, arguments);
+    tensors.end_counting();
+    list(tensors, arguments);
+    compute(arguments);
     return kDone;
   } catch (const Refused &refused) {
     return refused.status;
@@ -127,157 +202,121 @@ int guarded(const Work &work) noexcept {
   }
 }
 
-void require_count(int count, std::initializer_list<int> accepted) {
-  for (const int accept : accepted) {
-    if (count == accept) return;
-  }
-  throw Refused{kWrongCount};
+void list_pre(Tensors &t, mhc::PreForward &a) {
+  t.measure(&a.element, &a.sizes);
+  t.take(&a.x, {kT, kN, kD});
+  t.take(&a.phi, {kF, kND});
+  t.take(&a.alpha, {kThree});
+  t.take(&a.bias, {kF});
+  t.take_optional(&a.gamma, {kN, kD});
+  t.take(&a.h_in, {kT, kD});
+  t.take(&a.h_post, {kT, kN});
+  t.take(&a.h_res, {kT, kN, kN});
+  t.take(&a.inv_rms, {kT});
+  t.take(&a.h_mix, {kT, kF});
+  t.take(&a.h_pre, {kT, kN});
 }
 
-// scalars [eps, num_iters, recipe]
-template <typename Arguments>
-void read_sinkhorn_scalars(const float *scalars, Arguments *a) {
-  a->eps = scalars[0];
-  if (!(scalars[1] >= 1.0f && scalars[1] <= 1e6f) || scalars[1] != std::floor(scalars[1])) throw Refused{kWrongScalar};
-  a->num_iters = static_cast<int64_t>(scalars[1]);
-  if (scalars[2] == 0.0f) a->recipe = mhc::Recipe::kDeepSeekV4;
-  else if (scalars[2] == 1.0f) a->recipe = mhc::Recipe::kPaper;
-  else throw Refused{kWrongScalar};
+// bias, unless null, is where one more input goes.
+void list_pre_backward(Tensors &t, mhc::PreBackward &a, const float **bias) {
+  t.measure(&a.element, &a.sizes);
+  t.take(&a.x, {kT, kN, kD});
+  t.take(&a.phi, {kF, kND});
+  t.take(&a.alpha, {kThree});
+  if (bias) t.take(bias, {kF});
+  t.take(&a.grad_h_in, {kT, kD});
+  t.take(&a.grad_h_post, {kT, kN});
+  t.take(&a.grad_h_res, {kT, kN, kN});
+  t.take(&a.inv_rms, {kT});
+  t.take(&a.h_mix, {kT, kF});
+  t.take(&a.h_pre, {kT, kN});
+  t.take(&a.h_post, {kT, kN});
+  const bool with_gamma = t.take_optional(&a.gamma, {kN, kD});
+  t.take_optional(&a.grad_x_post, {kT, kN, kD});
+  t.take(&a.grad_x, {kT, kN, kD});
+  t.take(&a.grad_phi, {kF, kND});
+  t.take(&a.grad_alpha, {kThree});
+  t.take(&a.grad_bias, {kF});
+  if (with_gamma) t.take(&a.grad_gamma, {kN, kD});
 }
 
 }  // namespace
 
-#define MHC_TENSORS int nparam, void **params, int *ndims, int64_t **shapes, const char **dtypes, void *, void *
+#define MHC_OPERATOR(name) \
+  MHC_EXPORT int name(int count, void **params, int *ndims, int64_t **shapes, const char **dtypes, void *, void *)
+#define MHC_GIVEN (Given{count, params, ndims, shapes, dtypes})
 
-MHC_EXPORT int MhcPre(MHC_TENSORS) {
-  return guarded([=] {
-    require_count(nparam, {11, 12});
-    const bool with_gamma = nparam == 12;
-    Tensors tensors(nparam, params, ndims, shapes, dtypes);
-    tensors.measure(0, false);
-    const int64_t n = tensors.sizes.streams, d = tensors.sizes.hidden, f = n * n + 2 * n;
-    mhc::PreForward a{};
-    a.element = tensors.element;
-    a.sizes = tensors.sizes;
-    a.x = tensors.like_x({n, d});
-    a.phi = tensors.parameter({f, n * d});
-    a.alpha = tensors.parameter({3});
-    a.bias = tensors.parameter({f});
-    a.gamma = with_gamma ? tensors.parameter({n, d}) : nullptr;
-    const float *scalars = tensors.parameter({2});
-    a.norm_eps = scalars[0];
-    a.hc_eps = scalars[1];
-    a.h_in = tensors.like_x({d});
-    a.h_post = tensors.per_token({n});
-    a.h_res = tensors.per_token({n, n});
-    a.inv_rms = tensors.per_token({});
-    a.h_mix = tensors.per_token({f});
-    a.h_pre = tensors.per_token({n});
-    mhc::pre_forward(a);
+MHC_OPERATOR(MhcPre) {
+  return call(MHC_GIVEN, mhc::pre_forward, [](Tensors &t, mhc::PreForward &a) {
+    t.scalars(&a.norm_eps, &a.hc_eps);
+    list_pre(t, a);
   });
 }
 
-MHC_EXPORT int MhcPreBackward(MHC_TENSORS) {
-  return guarded([=] {
-    require_count(nparam, {15, 16, 17, 18});
-    const bool with_gamma = nparam >= 17, with_grad_x_post = nparam % 2 == 0;
-    Tensors tensors(nparam, params, ndims, shapes, dtypes);
-    tensors.measure(0, false);
-    const int64_t n = tensors.sizes.streams, d = tensors.sizes.hidden, f = n * n + 2 * n;
-    mhc::PreBackward a{};
-    a.element = tensors.element;
-    a.sizes = tensors.sizes;
-    a.x = tensors.like_x({n, d});
-    a.phi = tensors.parameter({f, n * d});
-    a.alpha = tensors.parameter({3});
-    a.grad_h_in = tensors.like_x({d});
-    a.grad_h_post = tensors.per_token({n});
-    a.grad_h_res = tensors.per_token({n, n});
-    a.inv_rms = tensors.per_token({});
-    a.h_mix = tensors.per_token({f});
-    a.h_pre = tensors.per_token({n});
-    a.h_post = tensors.per_token({n});
-    a.gamma = with_gamma ? tensors.parameter({n, d}) : nullptr;
-    a.grad_x_post = with_grad_x_post ? tensors.like_x({n, d}) : nullptr;
-    a.hc_eps = tensors.parameter({1})[0];
-    a.grad_x = tensors.like_x({n, d});
-    a.grad_phi = tensors.parameter({f, n * d});
-    a.grad_alpha = tensors.parameter({3});
-    a.grad_bias = tensors.parameter({f});
-    a.grad_gamma = with_gamma ? tensors.parameter({n, d}) : nullptr;
-    mhc::pre_backward(a);
+MHC_OPERATOR(MhcPreBackward) {
+  return call(MHC_GIVEN, mhc::pre_backward, [](Tensors &t, mhc::PreBackward &a) {
+    t.scalars(&a.hc_eps);
+    list_pre_backward(t, a, nullptr);
   });
 }
 
-MHC_EXPORT int MhcPost(MHC_TENSORS) {
-  return guarded([=] {
-    require_count(nparam, {4, 5});
-    const bool with_h_res = nparam == 5;
-    Tensors tensors(nparam, params, ndims, shapes, dtypes);
-    tensors.measure(0, false);
-    const int64_t n = tensors.sizes.streams, d = tensors.sizes.hidden;
-    mhc::PostForward a{};
-    a.element = tensors.element;
-    a.sizes = tensors.sizes;
-    a.x = tensors.like_x({n, d});
-    a.h_res = with_h_res ? tensors.per_token({n, n}) : nullptr;
-    a.h_out = tensors.like_x({d});
-    a.h_post = tensors.per_token({n});
-    a.out = tensors.like_x({n, d});
-    mhc::post_forward(a);
+MHC_OPERATOR(MhcPost) {
+  return call(MHC_GIVEN, mhc::post_forward, [](Tensors &t, mhc::PostForward &a) {
+    t.scalars();
+    t.measure(&a.element, &a.sizes);
+    t.take(&a.x, {kT, kN, kD});
+    t.take_optional(&a.h_res, {kT, kN, kN});
+    t.take(&a.h_out, {kT, kD});
+    t.take(&a.h_post, {kT, kN});
+    t.take(&a.out, {kT, kN, kD});
   });
 }
 
-MHC_EXPORT int MhcPostBackward(MHC_TENSORS) {
-  return guarded([=] {
-    require_count(nparam, {8, 9});
-    const bool with_h_res = nparam == 9;
-    Tensors tensors(nparam, params, ndims, shapes, dtypes);
-    tensors.measure(1, false);
-    const int64_t n = tensors.sizes.streams, d = tensors.sizes.hidden;
-    mhc::PostBackward a{};
-    a.element = tensors.element;
-    a.sizes = tensors.sizes;
-    a.grad_output = tensors.like_x({n, d});
-    a.x = tensors.like_x({n, d});
-    a.h_res = with_h_res ? tensors.per_token({n, n}) : nullptr;
-    a.h_out = tensors.like_x({d});
-    a.h_post = tensors.per_token({n});
-    a.grad_x = tensors.like_x({n, d});
-    a.grad_h_res = tensors.per_token({n, n});
-    a.grad_h_out = tensors.like_x({d});
-    a.grad_h_post = tensors.per_token({n});
-    mhc::post_backward(a);
+MHC_OPERATOR(MhcPostBackward) {
+  return call(MHC_GIVEN, mhc::post_backward, [](Tensors &t, mhc::PostBackward &a) {
+    t.scalars();
+    t.measure(&a.element, &a.sizes);
+    t.take(&a.grad_output, {kT, kN, kD});
+    t.take(&a.x, {kT, kN, kD});
+    const bool with_h_res = t.take_optional(&a.h_res, {kT, kN, kN});
+    t.take(&a.h_out, {kT, kD});
+    t.take(&a.h_post, {kT, kN});
+    t.take(&a.grad_x, {kT, kN, kD});
+    if (with_h_res) t.take(&a.grad_h_res, {kT, kN, kN});
+    t.take(&a.grad_h_out, {kT, kD});
+    t.take(&a.grad_h_post, {kT, kN});
   });
 }
 
-MHC_EXPORT int MhcSinkhorn(MHC_TENSORS) {
-  return guarded([=] {
-    require_count(nparam, {3});
-    Tensors tensors(nparam, params, ndims, shapes, dtypes);
-    tensors.measure(0, true);
-    const int64_t n = tensors.sizes.streams;
-    mhc::SinkhornForward a{};
-    a.sizes = tensors.sizes;
-    a.x = tensors.per_token({n, n});
-    read_sinkhorn_scalars(tensors.parameter({3}), &a);
-    a.output = tensors.per_token({n, n});
-    mhc::sinkhorn_forward(a);
+MHC_OPERATOR(MhcSinkhorn) {
+  return call(MHC_GIVEN, mhc::sinkhorn_forward, [](Tensors &t, mhc::SinkhornForward &a) {
+    t.scalars(&a.eps, &a.num_iters, &a.recipe);
+    t.measure(&a.sizes);
+    t.take(&a.x, {kT, kN, kN});
+    t.take(&a.output, {kT, kN, kN});
   });
 }
 
-MHC_EXPORT int MhcSinkhornBackward(MHC_TENSORS) {
-  return guarded([=] {
-    require_count(nparam, {4});
-    Tensors tensors(nparam, params, ndims, shapes, dtypes);
-    tensors.measure(1, true);
-    const int64_t n = tensors.sizes.streams;
-    mhc::SinkhornBackward a{};
-    a.sizes = tensors.sizes;
-    a.grad_output = tensors.per_token({n, n});
-    a.x = tensors.per_token({n, n});
-    read_sinkhorn_scalars(tensors.parameter({3}), &a);
-    a.grad_x = tensors.per_token({n, n});
-    mhc::sinkhorn_backward(a);
+MHC_OPERATOR(MhcSinkhornBackward) {
+  return call(MHC_GIVEN, mhc::sinkhorn_backward, [](Tensors &t, mhc::SinkhornBackward &a) {
+    t.scalars(&a.eps, &a.num_iters, &a.recipe);
+    t.measure(&a.sizes);
+    t.take(&a.grad_output, {kT, kN, kN});
+    t.take(&a.x, {kT, kN, kN});
+    t.take(&a.grad_x, {kT, kN, kN});
+  });
+}
+
+MHC_OPERATOR(MhcPreSinkhorn) {
+  return call(MHC_GIVEN, mhc::pre_sinkhorn_forward, [](Tensors &t, mhc::PreSinkhornForward &a) {
+    t.scalars(&a.pre.norm_eps, &a.pre.hc_eps, &a.eps, &a.num_iters, &a.recipe);
+    list_pre(t, a.pre);
+  });
+}
+
+MHC_OPERATOR(MhcPreSinkhornBackward) {
+  return call(MHC_GIVEN, mhc::pre_sinkhorn_backward, [](Tensors &t, mhc::PreSinkhornBackward &a) {
+    t.scalars(&a.pre.hc_eps, &a.eps, &a.num_iters, &a.recipe);
+    list_pre_backward(t, a.pre, &a.bias);
   });
 }

@@ -13,11 +13,11 @@ namespace {
 template <typename Work>
 void for_blocks(int64_t tokens, const Work &work) {
   const int64_t blocks = (tokens + kTokenBlock - 1) / kTokenBlock;
-  const int threads = threads_for(blocks);
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-  for (int64_t block = 0; block < blocks; ++block) {
-    work(block * kTokenBlock, std::min((block + 1) * kTokenBlock, tokens));
-  }
+  Threads threads(threads_for(blocks));
+  threads.run([&] {
+    threads.share_as_they_come(
+        blocks, [&](int64_t block) { work(block * kTokenBlock, std::min((block + 1) * kTokenBlock, tokens)); });
+  });
 }
 
 }  // namespace

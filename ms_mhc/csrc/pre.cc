@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// MhcPre: what the threads share. Forward goes by blocks of tokens. Backward goes by groups of tokens small enough to
-// stay in the caches: first every block's gates, then every tile of columns, each over all tokens of the group. A tile
+// MhcPre, alone and with Sinkhorn behind it: what the threads share. Forward goes by blocks of tokens or, when these are
+// few, by strips of columns; a token's result has the same bits either way. Backward goes by groups of tokens small enough
+// to stay in the caches: first every block's gates, then every tile of columns, each over all tokens of the group. A tile
 // belongs to one thread at a time, and its sums over tokens run in the order of the tokens, in steps that do not depend
 // on the group, so that grad_phi and its kin have the same bits for any number of threads.
 #include <algorithm>
@@ -19,15 +20,12 @@ constexpr int64_t kGroupBytes = 512 << 10;
 // Products of so many tokens are summed in fp32, their sums in double. Groups divide it.
 constexpr int64_t kTokensInFloat = 1024;
 
-// phi * gamma by tiles (see PreLayout)
-void pack(const PreLayout &l, const float *phi, const float *gamma, int64_t tile, float *packed) {
-  const int64_t column = l.stream(tile) * l.d + l.first(tile), width = l.width(tile);
-  for (int64_t k = 0; k < l.f; ++k) {
-    const float *from = phi + k * l.nd + column;
-    float *to = packed + (tile * l.f + k) * kTile;
-    for (int64_t c = 0; c < width; ++c) to[c] = gamma ? from[c] * gamma[column + c] : from[c];
-    std::fill(to + width, to + kTile, 0.0f);
-  }
+// So many tokens are few: every strip of phi is read once for all of them.
+constexpr int64_t kFewTokens = 2 * kTokenBlock;
+
+int backward_threads(const Sizes &sizes) {
+  const int64_t blocks = (sizes.tokens + kTokenBlock - 1) / kTokenBlock;
+  return threads_for(std::max(PreLayout(sizes).tiles, blocks));
 }
 
 int64_t group_size(const PreBackward &a, const PreLayout &l, int threads) {
@@ -55,34 +53,93 @@ void finish_tile(const PreBackward &a, const PreLayout &l, int64_t tile, const d
   }
 }
 
-}  // namespace
-
-void pre_forward(const PreForward &args) {
-  const PreLayout layout(args.sizes);
-  if (args.sizes.tokens == 0 || layout.nd == 0) return;
-  const Kernels &run = kernels();
-  const int64_t blocks = (args.sizes.tokens + kTokenBlock - 1) / kTokenBlock;
-  const int threads = threads_for(blocks);
-  const Buffer<float> phi(layout.packed_size());
-  const ThreadScratch scratch(run.pre_forward_scratch(layout), threads);
-#pragma omp parallel num_threads(threads)
-  {
-#pragma omp for schedule(static)
-    for (int64_t tile = 0; tile < layout.tiles; ++tile) pack(layout, args.phi, args.gamma, tile, phi.get());
-#pragma omp for schedule(dynamic)
-    for (int64_t block = 0; block < blocks; ++block) {
-      const int64_t begin = block * kTokenBlock, end = std::min(begin + kTokenBlock, args.sizes.tokens);
-      run.pre_forward(args, layout, phi.get(), begin, end, scratch.of(this_thread()));
-    }
-  }
+// Sinkhorn on the logits of some tokens, in their place.
+void mix_in_place(const SinkhornForward &sinkhorn, int64_t begin, int64_t end, void *scratch) {
+  const int64_t nn = sinkhorn.sizes.streams * sinkhorn.sizes.streams;
+  SinkhornForward part = sinkhorn;
+  part.x = part.output = sinkhorn.output + begin * nn;
+  kernels().sinkhorn_forward(part, 0, end - begin, scratch);
 }
 
-void pre_backward(const PreBackward &args) {
+void forward_by_blocks(const PreForward &args, const PreLayout &layout, const SinkhornForward *sinkhorn) {
+  const Kernels &run = kernels();
+  const int64_t tokens = args.sizes.tokens, blocks = (tokens + kTokenBlock - 1) / kTokenBlock;
+  const int count = threads_for(blocks);
+  const Buffer<float> phi(layout.packed_size());
+  const ThreadScratch scratch(run.pre_forward_scratch(layout), count);
+  const ThreadScratch sinkhorn_scratch(sinkhorn ? run.sinkhorn_forward_scratch(*sinkhorn) : 0, count);
+  Threads threads(count);
+  threads.run([&] {
+    threads.share(layout.tiles, [&](int64_t tile) {
+      run.pre_pack(layout, args.phi, args.gamma, tile, phi.get() + tile * layout.f * kTile);
+    });
+    threads.share_as_they_come(blocks, [&](int64_t block) {
+      const int64_t begin = block * kTokenBlock, end = std::min(begin + kTokenBlock, tokens);
+      run.pre_forward(args, layout, phi.get(), begin, end, scratch.of(this_thread()));
+      if (sinkhorn) mix_in_place(*sinkhorn, begin, end, sinkhorn_scratch.of(this_thread()));
+    });
+  });
+}
+
+void forward_by_strips(const PreForward &args, const PreLayout &layout, const SinkhornForward *sinkhorn) {
+  constexpr int64_t kTogether = 8, kColumns = 1024;  // tokens whose gates, and columns whose h_in, one thread takes
+  const Kernels &run = kernels();
+  const int64_t tokens = args.sizes.tokens, step = rounded_up(tokens, kTogether);
+  const int64_t parts = (layout.d + kColumns - 1) / kColumns;
+  const int count = threads_for(layout.strips);
+  const Buffer<float> mixes(layout.strips * layout.f * step), squares(layout.strips * step), weights(step * layout.n);
+  const ThreadScratch scratch(run.pre_forward_scratch(layout), count);
+  const ThreadScratch sinkhorn_scratch(sinkhorn ? run.sinkhorn_forward_scratch(*sinkhorn) : 0, count);
+  Threads threads(count);
+  threads.run([&] {
+    threads.share(layout.strips, [&](int64_t strip) {
+      run.pre_mix_strip(args, layout, strip, mixes.get() + strip * layout.f * step, squares.get() + strip * step, step,
+                        scratch.of(this_thread()));
+    });
+    threads.share(step / kTogether, [&](int64_t i) {
+      const int64_t begin = i * kTogether, end = std::min(begin + kTogether, tokens);
+      run.pre_finish(args, layout, begin, end, mixes.get(), squares.get(), step, weights.get(), scratch.of(this_thread()));
+      if (sinkhorn) mix_in_place(*sinkhorn, begin, end, sinkhorn_scratch.of(this_thread()));
+    });
+    threads.share(tokens * parts, [&](int64_t i) {
+      const int64_t first = i % parts * kColumns;
+      run.pre_h_in(args, layout, i / parts, first, std::min(first + kColumns, layout.d), weights.get());
+    });
+  });
+}
+
+// sinkhorn: unless null, what is to be done to h_res, in its place.
+void forward(const PreForward &args, const SinkhornForward *sinkhorn) {
+  const PreLayout layout(args.sizes);
+  if (args.sizes.tokens == 0) return;
+  const auto run = args.sizes.tokens <= kFewTokens ? forward_by_strips : forward_by_blocks;
+  run(args, layout, sinkhorn);
+}
+
+// The gradient of the logits of the tokens [begin, end), from that of the mixed matrices.
+void unmix(const PreSinkhornBackward &args, int64_t begin, int64_t end, float *logits, void *scratch, float *grad_logits) {
+  const PreBackward &pre = args.pre;
+  const int64_t n = pre.sizes.streams, nn = n * n, f = nn + 2 * n;
+  for (int64_t t = begin; t < end; ++t) {
+    const double factor = static_cast<double>(pre.alpha[2]) * static_cast<double>(pre.inv_rms[t]);
+    for (int64_t k = 2 * n; k < f; ++k) {
+      const double logit = static_cast<double>(pre.h_mix[t * f + k]) * factor + static_cast<double>(args.bias[k]);
+      logits[(t - begin) * nn + k - 2 * n] = static_cast<float>(logit);
+    }
+  }
+  const SinkhornBackward back{{end - begin, n, 0}, logits,         pre.grad_h_res + begin * nn, args.eps,
+                              args.num_iters,      args.recipe, grad_logits + begin * nn};
+  kernels().sinkhorn_backward(back, 0, end - begin, scratch);
+}
+
+// before_gates(begin, end) is called for every block of tokens before args.grad_h_res is read there.
+template <typename Before>
+void backward(const PreBackward &args, const Before &before_gates) {
   const PreLayout layout(args.sizes);
   const Kernels &run = kernels();
   const int64_t tokens = args.sizes.tokens, f = layout.f, tile_size = f * kTile;
-  const int threads = threads_for(std::max(layout.tiles, rounded_up(tokens, kTokenBlock) / kTokenBlock));
-  const int64_t group = group_size(args, layout, threads), span = tile_span(layout, threads);
+  const int count = backward_threads(args.sizes);
+  const int64_t group = group_size(args, layout, count), span = tile_span(layout, count);
   const bool stream = past_caches(args.grad_x, tokens * layout.n, layout.d * bytes_of(args.element));
 
   const Buffer<float> phi(layout.packed_size()), products(layout.packed_size());
@@ -90,33 +147,32 @@ void pre_backward(const PreBackward &args) {
   const Buffer<float> grad_mix(group * f), transposed(group * f), of_x(group);
   const Buffer<double> block_sums(group / kTokenBlock * (f + 3)), sums(f + 3);
   const PreGates gates{grad_mix.get(), transposed.get(), of_x.get(), block_sums.get()};
-  const ThreadScratch scratch(run.pre_backward_scratch(), threads);
+  const ThreadScratch scratch(run.pre_backward_scratch(), count);
   std::fill(sums.get(), sums.get() + f + 3, 0.0);
 
-#pragma omp parallel num_threads(threads)
-  {
-#pragma omp for schedule(static)
-    for (int64_t tile = 0; tile < layout.tiles; ++tile) {
-      pack(layout, args.phi, args.gamma, tile, phi.get());
+  Threads threads(count);
+  threads.run([&] {
+    threads.share(layout.tiles, [&](int64_t tile) {
+      run.pre_pack(layout, args.phi, args.gamma, tile, phi.get() + tile * tile_size);
       std::fill_n(products.get() + tile * tile_size, tile_size, 0.0f);
       std::fill_n(totals.get() + tile * tile_size, tile_size, 0.0);
-    }
+    });
     for (int64_t first = 0; first < tokens; first += group) {
       const int64_t last = std::min(first + group, tokens);
       const int64_t blocks = (last - first + kTokenBlock - 1) / kTokenBlock;
-#pragma omp for schedule(dynamic)
-      for (int64_t block = 0; block < blocks; ++block) {
+      threads.share_as_they_come(blocks, [&](int64_t block) {
         const int64_t begin = first + block * kTokenBlock, end = std::min(begin + kTokenBlock, last);
+        before_gates(begin, end);
         run.pre_backward_gates(args, layout, begin, end, block, gates);
-      }
-#pragma omp single nowait
-      for (int64_t block = 0; block < blocks; ++block) {
-        for (int64_t k = 0; k < f + 3; ++k) sums.get()[k] += gates.sums[block * (f + 3) + k];
-      }
+      });
+      threads.one_of_them([&] {
+        for (int64_t block = 0; block < blocks; ++block) {
+          for (int64_t k = 0; k < f + 3; ++k) sums.get()[k] += gates.sums[block * (f + 3) + k];
+        }
+      });
       const bool to_double = last % kTokensInFloat == 0 || last == tokens;
-#pragma omp for schedule(dynamic)
-      for (int64_t tile = 0; tile < layout.tiles; tile += span) {
-        const int64_t end = std::min(tile + span, layout.tiles);
+      threads.share_as_they_come((layout.tiles + span - 1) / span, [&](int64_t i) {
+        const int64_t tile = i * span, end = std::min(tile + span, layout.tiles);
         run.pre_backward_tiles(args, layout, phi.get(), first, last, tile, end, gates, products.get(), stream,
                                scratch.of(this_thread()));
         if (to_double) {
@@ -125,15 +181,42 @@ void pre_backward(const PreBackward &args) {
             products.get()[c] = 0.0f;
           }
         }
-      }
+      });
     }
-#pragma omp for schedule(static)
-    for (int64_t tile = 0; tile < layout.tiles; ++tile) {
-      finish_tile(args, layout, tile, totals.get() + tile * tile_size);
-    }
-  }
+    threads.share(layout.tiles,
+                  [&](int64_t tile) { finish_tile(args, layout, tile, totals.get() + tile * tile_size); });
+  });
   for (int64_t k = 0; k < f; ++k) args.grad_bias[k] = static_cast<float>(sums.get()[k]);
   for (int64_t i = 0; i < 3; ++i) args.grad_alpha[i] = static_cast<float>(sums.get()[f + i]);
+}
+
+}  // namespace
+
+void pre_forward(const PreForward &args) { forward(args, nullptr); }
+
+void pre_sinkhorn_forward(const PreSinkhornForward &args) {
+  const SinkhornForward sinkhorn{args.pre.sizes, nullptr, args.eps, args.num_iters, args.recipe, args.pre.h_res};
+  forward(args.pre, &sinkhorn);
+}
+
+void pre_backward(const PreBackward &args) {
+  backward(args, [](int64_t, int64_t) {});
+}
+
+void pre_sinkhorn_backward(const PreSinkhornBackward &args) {
+  const Sizes &sizes = args.pre.sizes;
+  const int64_t nn = sizes.streams * sizes.streams;
+  const int count = backward_threads(sizes);
+  const SinkhornBackward any{sizes, nullptr, nullptr, args.eps, args.num_iters, args.recipe, nullptr};
+  const ThreadScratch logits(kTokenBlock * nn * static_cast<int64_t>(sizeof(float)), count);
+  const ThreadScratch scratch(kernels().sinkhorn_backward_scratch(any), count);
+  const Buffer<float> grad_logits(sizes.tokens * nn);
+  PreBackward pre = args.pre;
+  pre.grad_h_res = grad_logits.get();
+  backward(pre, [&](int64_t begin, int64_t end) {
+    const int thread = this_thread();
+    unmix(args, begin, end, static_cast<float *>(logits.of(thread)), scratch.of(thread), grad_logits.get());
+  });
 }
 
 }  // namespace mhc

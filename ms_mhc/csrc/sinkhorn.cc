@@ -15,12 +15,15 @@ constexpr int64_t kTokensAtOnce = 64;
 template <typename Work>
 void for_blocks(int64_t tokens, int64_t scratch_bytes, const Work &work) {
   const int64_t blocks = (tokens + kTokensAtOnce - 1) / kTokensAtOnce;
-  const int threads = threads_for(blocks);
-  const ThreadScratch scratch(scratch_bytes, threads);
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-  for (int64_t block = 0; block < blocks; ++block) {
-    work(block * kTokensAtOnce, std::min((block + 1) * kTokensAtOnce, tokens), scratch.of(this_thread()));
-  }
+  const int count = threads_for(blocks);
+  const ThreadScratch scratch(scratch_bytes, count);
+  Threads threads(count);
+  threads.run([&] {
+    threads.share_as_they_come(blocks, [&](int64_t block) {
+      const int64_t begin = block * kTokensAtOnce, end = std::min(begin + kTokensAtOnce, tokens);
+      work(begin, end, scratch.of(this_thread()));
+    });
+  });
 }
 
 }  // namespace

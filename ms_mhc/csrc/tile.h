@@ -21,6 +21,17 @@ inline void copy_tile(const Scalar *from, int64_t width, float *to) {
   for (int64_t c = 0; c < kTile; c += kLanes) store(to + c, c < width ? load_up_to(from + c, width - c) : Vec{});
 }
 
+// phi * gamma of one tile: [F, kTile], zero beyond the width
+inline void pack_tile(const PreLayout &l, const float *phi, const float *gamma, int64_t tile, float *packed) {
+  const int64_t column = l.column(tile), width = l.width(tile);
+  for (int64_t k = 0; k < l.f; ++k) {
+    float *to = packed + k * kTile;
+    copy_tile(phi + k * l.nd + column, width, to);
+    if (!gamma) continue;
+    for (int64_t c = 0; c < width; ++c) to[c] *= gamma[column + c];
+  }
+}
+
 // The cache lines that the next piece of work will read, asked for one at a time in the innermost loop of a product, so
 // that they arrive while it computes. The hardware does not guess the next row of a tile; and of many requests at once it
 // drops those beyond its buffers.

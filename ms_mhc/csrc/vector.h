@@ -41,6 +41,11 @@ typedef uint16_t Shorts __attribute__((vector_size(kLanes * 2)));
 typedef double Doubles __attribute__((vector_size(kLanes * 4)));
 typedef int64_t Longs __attribute__((vector_size(kLanes * 4)));
 
+template <int kValue>
+struct Number {
+  static constexpr int value = kValue;
+};
+
 inline Vec splat(float value) { return value - Vec{}; }
 inline Doubles splat_double(double value) { return value - Doubles{}; }
 

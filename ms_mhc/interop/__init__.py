@@ -18,18 +18,20 @@ Whole models need to be told which name belongs to which::
 On the left stands a ``MhcPre`` or ``MhcHead`` cell of the network, as ``cells_and_names()`` calls it. On the right
 stand its tensors in the checkpoint, ``{p}`` being the last part of the name (``fn``, ``base``, ``scale``, or MindSpore
 Transformers' ``mapping_proj.weight``, ...). Any other word in braces is a number, the same on both sides.
-``HF_NAMES``, ``TRANSFORMERS_NAMES`` and ``MINDFORMERS_NAMES`` hold the usual right-hand sides.
+``HF_NAMES``, ``TRANSFORMERS_NAMES``, ``TRANSFORMERS_SAVED_NAMES`` and ``MINDFORMERS_NAMES`` hold the usual right-hand
+sides; of the first three any will do to read.
 """
 
-from ms_mhc.interop.layouts import from_hf, from_mindformers, to_hf, to_mindformers
+from ms_mhc.interop.layers import from_hf, from_mindformers, to_hf, to_mindformers
 from ms_mhc.interop.models import model_from_hf, model_from_mindformers, model_to_hf, model_to_mindformers
-from ms_mhc.interop.names import HF_NAMES, MINDFORMERS_NAMES, TRANSFORMERS_NAMES
+from ms_mhc.interop.names import HF_NAMES, MINDFORMERS_NAMES, TRANSFORMERS_NAMES, TRANSFORMERS_SAVED_NAMES
 from ms_mhc.interop.networks import load_hf, load_mindformers, save_hf, save_mindformers
 
 __all__ = [
     "HF_NAMES",
     "MINDFORMERS_NAMES",
     "TRANSFORMERS_NAMES",
+    "TRANSFORMERS_SAVED_NAMES",
     "from_hf",
     "from_mindformers",
     "load_hf",

@@ -22,6 +22,8 @@ EXACT_NAMES = "float32, float16, bfloat16"
 def float32(name: str, value: Any) -> Array:
     """A copy in float32, exact: bfloat16 is the upper half of a float32, float16 is widened.
 
+    A number without dimensions becomes an array of one: some programs store scales and alphas so.
+
     Raises:
         TypeError: no array and no Tensor.
         ValueError: another dtype.
@@ -33,4 +35,4 @@ def float32(name: str, value: Any) -> Array:
         raise TypeError(f"{name} must be a NumPy array or a mindspore Tensor, but got {type(value).__name__}")
     if value.dtype not in EXACT:
         raise ValueError(f"{name} has dtype {value.dtype}; accepted: {EXACT_NAMES}")
-    return np.array(value, dtype=np.float32, order="C")
+    return np.atleast_1d(np.array(value, dtype=np.float32, order="C"))

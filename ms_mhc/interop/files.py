@@ -1,20 +1,16 @@
-"""Checkpoints in safetensors: one file, or several with an index."""
+"""Tensors in safetensors files: one file, or several with an index."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Union
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, Union
 
-import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
-from ms_mhc.interop.arrays import EXACT_NAMES, Array, Arrays, Shape, float32
+from ms_mhc.interop.arrays import EXACT_NAMES, Arrays, Shape, float32
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
 _EXACT_DTYPES = ("F32", "F16", "BF16")  # as safetensors calls those of arrays.EXACT
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -33,92 +29,116 @@ class Entry(NamedTuple):
         return f"{name} has dtype {self.dtype}; accepted: {EXACT_NAMES}"
 
 
-class Checkpoint:
-    """A checkpoint to read from. Files are opened when a tensor in them is asked for, headers before data.
+class Files:
+    """Whole tensors, each in one file. Files are opened when a tensor in them is asked for, headers before data.
 
-    Args:
-        path: a ``.safetensors`` file, an index (``.json``), or a folder with ``model.safetensors.index.json``, with
-            ``model.safetensors``, or with a single ``.safetensors`` file.
-
-    Raises:
-        FileNotFoundError: no such file or folder, or nothing of the kind in it.
-        ValueError: a file that is damaged, an index of another form.
+    Attributes:
+        path: the file or the index.
     """
 
-    def __init__(self, path: PathLike) -> None:
-        self.path = Path(path)
-        found = _resolved(self.path)
-        if found.suffix == ".json":
-            self._files = _index(found)
-        else:
-            with _opened(found) as file:
-                self._files = dict.fromkeys(_keys(file), found)
+    def __init__(self, path: Path, places: Mapping[str, Path]) -> None:
+        self.path = path
+        self._places = dict(places)
 
     def names(self) -> List[str]:
-        """All tensors, without opening any file of a checkpoint with an index."""
-        return list(self._files)
+        """All tensors, without opening any file of an index."""
+        return list(self._places)
+
+    def paths(self) -> List[Path]:
+        """All files, there or not."""
+        return list(dict.fromkeys(self._places.values()))
 
     def entries(self, names: Iterable[str]) -> Dict[str, Entry]:
         """Shapes and dtypes of some of the tensors, from the headers."""
         out: Dict[str, Entry] = {}
-        for path, wanted in self._by_file(names).items():
-            with _opened(path, wanted) as file:
-                for name in wanted:
-                    part = file.get_slice(name)
-                    out[name] = Entry(tuple(part.get_shape()), str(part.get_dtype()))
+        for path, wanted in self._by_path(names).items():
+            with opened(path, wanted) as file:
+                out.update({name: entry(file, name) for name in wanted})
         return out
 
     def load(self, names: Iterable[str]) -> Arrays:
         """Some of the tensors, in float32. Nothing else is read."""
         out: Arrays = {}
-        for path, wanted in self._by_file(names).items():
-            with _opened(path, wanted) as file:
-                for name in wanted:
-                    out[name] = float32(name, file.get_tensor(name))
+        for path, wanted in self._by_path(names).items():
+            with opened(path, wanted) as file:
+                out.update({name: float32(name, file.get_tensor(name)) for name in wanted})
         return out
 
-    def _by_file(self, names: Iterable[str]) -> Dict[Path, List[str]]:
-        files: Dict[Path, List[str]] = {}
+    def twice(self, names: Iterable[str]) -> List[str]:
+        """Some of the tensors that are in several files, one line each; other readers may take another than this."""
+        wanted = set(names)
+        places: Dict[str, List[str]] = {}
+        for path in self.paths():
+            if path.is_file():
+                with opened(path) as file:
+                    for name in wanted.intersection(keys(file)):
+                        places.setdefault(name, []).append(path.name)
+        return [f"{name} is in {' and in '.join(found)}" for name, found in places.items() if len(found) > 1]
+
+    def _by_path(self, names: Iterable[str]) -> Dict[Path, List[str]]:
+        out: Dict[Path, List[str]] = {}
         for name in names:
-            files.setdefault(self._files[name], []).append(name)
-        return files
+            out.setdefault(self._places[name], []).append(name)
+        return out
 
 
-def _resolved(path: Path) -> Path:
-    if path.is_file():
-        return path
-    if not path.is_dir():
-        raise FileNotFoundError(f"interop: there is no checkpoint {path}")
-    for name in (INDEX, SINGLE):
-        if (path / name).is_file():
-            return path / name
-    files = sorted(path.glob("*.safetensors"))
-    if len(files) != 1:
-        raise FileNotFoundError(
-            f"interop: {path} has neither {INDEX} nor {SINGLE}, and {len(files)} other .safetensors files; "
-            f"give the file or the index itself"
-        )
-    return files[0]
+def one_file(path: Path) -> Files:
+    """A file by itself."""
+    with opened(path) as file:
+        return Files(path, dict.fromkeys(keys(file), path))
 
 
-def _index(path: Path) -> Dict[str, Path]:
+def indexed(path: Path, index: Mapping[str, Any]) -> Files:
+    """Files with an index that has a ``weight_map``, as Hugging Face and ``mindspore.unified_safetensors`` write it."""
     try:
-        weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-        files = {str(name): str(file) for name, file in weight_map.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        files = {str(name): str(file) for name, file in index["weight_map"].items()}
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"interop: {path} is no index of a checkpoint: it needs a weight_map of files") from error
-    for name, file in files.items():
-        if Path(file).name != file:
-            raise ValueError(f"interop: {path} puts {name} into {file!r}, which is not a file beside the index")
-    return {name: path.parent / file for name, file in files.items()}
+    return Files(path, {name: beside(path, name, file) for name, file in files.items()})
 
 
-def _opened(path: Path, wanted: Iterable[str] = ()) -> Any:
+def beside(index: Path, name: str, file: str) -> Path:
+    """The file in which an index puts a tensor."""
+    if Path(file).name != file:
+        raise ValueError(f"interop: {index} puts {name} into {file!r}, which is not a file beside the index")
+    return index.parent / file
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds; a key that an object has twice, of which the second would silently win, is refused."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
+    except _TwiceError as error:
+        raise ValueError(f"interop: {path} names {error} twice") from error
+    except ValueError as error:
+        raise ValueError(f"interop: {path} is no index of a checkpoint: {error}") from error
+
+
+class _TwiceError(Exception):
+    pass
+
+
+def _once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    out: Dict[str, Any] = {}
+    for key, value in pairs:
+        if key in out:
+            raise _TwiceError(key)
+        out[key] = value
+    return out
+
+
+def opened(path: Path, wanted: Iterable[str] = ()) -> Any:
+    """A safetensors file that has these tensors.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: it is damaged, or lacks one of them.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"interop: {path} is missing; the index says it holds {', '.join(wanted)}")
     try:
         file = safe_open(str(path), framework="numpy")
-        missing = set(wanted).difference(_keys(file))
+        missing = set(wanted).difference(keys(file))
     except SafetensorError as error:
         raise ValueError(f"interop: {path} is damaged or no safetensors file: {error}") from error
     if missing:
@@ -126,61 +146,12 @@ def _opened(path: Path, wanted: Iterable[str] = ()) -> Any:
     return file
 
 
-def _keys(file: Any) -> List[str]:
+def keys(file: Any) -> List[str]:
+    """The tensors of an open file."""
     return list(file.keys())
 
 
-def save(
-    path: PathLike,
-    tensors: Mapping[str, Array],
-    max_shard_bytes: Optional[int] = None,
-    metadata: Optional[Dict[str, str]] = None,
-) -> None:
-    """Write a checkpoint: one file, or with ``max_shard_bytes`` a folder of files with an index.
-
-    Each file is written beside its place and then moved there, the index last, so that a broken run leaves no half file
-    under a checkpoint's name.
-
-    Raises:
-        ValueError: a file whose name does not end with .safetensors, a size below 1.
-    """
-    path = Path(path)
-    if max_shard_bytes is None:
-        if path.suffix != ".safetensors":
-            raise ValueError(f"interop: {path} must end with .safetensors; with max_shard_bytes it may be a folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _save_file(path, tensors, metadata)
-        return
-    if max_shard_bytes < 1:
-        raise ValueError(f"interop: max_shard_bytes must be >= 1, but got {max_shard_bytes}")
-    path.mkdir(parents=True, exist_ok=True)
-    shards = _shards(tensors, max_shard_bytes)
-    weight_map: Dict[str, str] = {}
-    for number, names in enumerate(shards, start=1):
-        file = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        _save_file(path / file, {name: tensors[name] for name in names}, metadata)
-        weight_map.update(dict.fromkeys(names, file))
-    total = sum(array.nbytes for array in tensors.values())
-    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    unfinished = path / f"{INDEX}.tmp"
-    unfinished.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-    unfinished.replace(path / INDEX)
-
-
-def _shards(tensors: Mapping[str, Array], max_shard_bytes: int) -> List[List[str]]:
-    """Names in order, as many to a shard as fit; a tensor that is larger has one of its own."""
-    shards: List[List[str]] = [[]]
-    size = 0
-    for name, array in tensors.items():
-        if shards[-1] and size + array.nbytes > max_shard_bytes:
-            shards.append([])
-            size = 0
-        shards[-1].append(name)
-        size += array.nbytes
-    return shards
-
-
-def _save_file(path: Path, tensors: Mapping[str, Array], metadata: Optional[Dict[str, str]]) -> None:
-    unfinished = path.with_name(f"{path.name}.tmp")
-    save_file({name: np.ascontiguousarray(array) for name, array in tensors.items()}, unfinished, metadata=metadata)
-    unfinished.replace(path)
+def entry(file: Any, name: str) -> Entry:
+    """One tensor of an open file."""
+    part = file.get_slice(name)
+    return Entry(tuple(part.get_shape()), str(part.get_dtype()))

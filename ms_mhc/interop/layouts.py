@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isqrt
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from ms_mhc import checks
 from ms_mhc.interop.arrays import Array, Arrays, Shape, float32
-
-MIXINGS = ("h_res @ x", "h_res.T @ x")
+from ms_mhc.interop.versions import MIXING_KEY, MIXINGS, VERSION_KEY, convention, shown
 
 Shapes = Dict[str, Shape]
 
@@ -149,12 +147,18 @@ _MINDFORMERS_CONNECTIONS = {mixing: _mindformers_connection(mixing) for mixing i
 
 @dataclass(frozen=True)
 class Library:
-    """Another library: its layout of either kind of cell, and how its tensors tell the kind."""
+    """Another library: its layout of either kind of cell, and how its tensors tell the kind.
+
+    Attributes:
+        metadata: what it wants to find in a safetensors file, and what this package notes there.
+        spellings: its tensors have several names.
+    """
 
     connection: Layout
     head: Layout
     is_head: Callable[[Mapping[str, Any]], bool]
-    metadata: Optional[Dict[str, str]] = None  # what it wants to find in a safetensors file
+    metadata: Optional[Dict[str, str]] = None
+    spellings: bool = False
 
 
 HF = Library(
@@ -162,19 +166,35 @@ HF = Library(
     HF_HEAD,
     is_head=lambda tensors: np.size(tensors.get("scale", ())) == 1,
     metadata={"format": "pt"},
+    spellings=True,
 )
 
 
-def mindformers(mixing: str) -> Library:
+def mindformers(mixing: str, version: Optional[str] = None) -> Library:
     """MindSpore Transformers, whose residual matrix is applied in one of two directions."""
-    checks.one_of("interop", "mixing", mixing, MIXINGS)
     return Library(
-        _MINDFORMERS_CONNECTIONS[mixing], MINDFORMERS_HEAD, is_head=lambda tensors: "hc_fn.weight" in tensors
+        _MINDFORMERS_CONNECTIONS[mixing],
+        MINDFORMERS_HEAD,
+        is_head=lambda tensors: "hc_fn.weight" in tensors,
+        metadata={"format": "ms", MIXING_KEY: mixing, **({VERSION_KEY: version} if version else {})},
     )
 
 
+def mindformers_of(
+    names: Iterable[str], only_heads: bool, version: Optional[str], mixing: Optional[str], title: str = "the tensors"
+) -> Library:
+    """MindSpore Transformers, as the caller and tensors' names tell. A head has no matrix, so needs no direction."""
+    seen = shown(list(names), None, title, {})
+    if only_heads and version is None and mixing is None:
+        mixing = MIXINGS[0]
+    return mindformers(*convention(title, version, mixing, seen)[:2])
+
+
 def problems(required: Shapes, optional: Shapes, found: Mapping[str, Shape], prefix: str = "{p}") -> List[str]:
-    """What is missing, not expected or of the wrong shape, one line each, under the full names."""
+    """What is missing, not expected or of the wrong shape, one line each, under the full names.
+
+    A number without dimensions is as good as an array of one.
+    """
     lines = [f"missing: {prefix.replace('{p}', name)}" for name in required if name not in found]
     for name, shape in found.items():
         expected = required.get(name, optional.get(name))
@@ -182,7 +202,7 @@ def problems(required: Shapes, optional: Shapes, found: Mapping[str, Shape], pre
         if expected is None:
             accepted = ", ".join((*required, *optional))
             lines.append(f"unexpected: {full} (accepted: {accepted})")
-        elif tuple(shape) != expected:
+        elif tuple(shape) != expected and not (expected == (1,) and tuple(shape) == ()):
             lines.append(f"{full} has shape {list(shape)}; expected {list(expected)}")
     return lines
 
@@ -226,96 +246,3 @@ def write(library: Library, params: Mapping[str, Any], prefix: str = "{p}") -> A
 def _refuse(title: str, lines: List[str]) -> None:
     if lines:
         raise ValueError(f"{title}: " + "; ".join(lines))
-
-
-def from_hf(tensors: Mapping[str, Any]) -> Arrays:
-    """Parameters of ``MhcPre`` or ``MhcHead`` from a hyper-connection or head of Hugging Face's DeepSeek-V4.
-
-    ``fn`` becomes phi, ``scale`` becomes alpha (a head's: scale), ``base`` becomes bias; all keep their shape and
-    order. DeepSeek's released checkpoints and Transformers' modules hold the same tensors under different prefixes. The
-    residual matrix has the direction of :func:`ms_mhc.mhc_post`. The RMS norm has no weight: a gamma of ones.
-
-    The same numbers need ``recipe="deepseek_v4"``, the config's ``rms_norm_eps`` as norm_eps, its ``hc_eps`` as hc_eps
-    and as sinkhorn_eps, its ``hc_sinkhorn_iters`` as num_iters, and a branch that begins with its own norm.
-
-    Args:
-        tensors: NumPy arrays or Tensors, float32, float16 or bfloat16. A hyper-connection has ``fn`` [N*N+2N, N*D],
-            ``base`` [N*N+2N] and ``scale`` [3], a head ``fn`` [N, N*D], ``base`` [N] and ``scale`` [1].
-
-    Returns:
-        ``phi``, ``alpha``, ``bias``, or of a head ``phi``, ``scale``, ``bias``: copies in float32. bfloat16 and float16
-        are widened, which is exact.
-
-    Raises:
-        TypeError: a value that is no array.
-        ValueError: a missing or unexpected key, a wrong shape or dtype.
-    """
-    return read(HF, tensors)
-
-
-def to_hf(params: Mapping[str, Any]) -> Arrays:
-    """The inverse of :func:`from_hf`.
-
-    Args:
-        params: those of a ``MhcPre`` or a ``MhcHead``, by their names without prefix. A gamma must be all ones, and is
-            left out: there is no place for it.
-
-    Returns:
-        ``fn``, ``base`` and ``scale`` in float32.
-
-    Raises:
-        TypeError, ValueError: as :func:`from_hf`; a gamma that is not all ones.
-    """
-    return write(HF, params)
-
-
-def from_mindformers(tensors: Mapping[str, Any], *, mixing: str = "h_res @ x") -> Arrays:
-    """Parameters of ``MhcPre`` or ``MhcHead`` from a hyper-connection or head of MindSpore Transformers.
-
-    HyperConnectionModule: ``mapping_proj.weight`` becomes phi, ``alpha_pre``, ``alpha_post`` and ``alpha_res`` become
-    alpha, ``bias`` stays, ``rms_weight`` (frozen at ones there) becomes gamma. HyperConnectionHead: ``hc_fn.weight``,
-    ``hc_scale`` and ``hc_base`` become phi, scale and bias.
-
-    **Direction.** HyperConnectionModule computes ``out[i] = sum_j h_res[i, j] * x[j]``, the transpose of
-    :func:`ms_mhc.mhc_post`, so its residual rows (i, j) become (j, i) here. Two kinds of weights are used the other way
-    round and need ``mixing="h_res.T @ x"``, with which the rows keep their order: those trained with a fused module
-    that hands h_res to the kernel as it is, and those that MindSpore Transformers took over from a DeepSeek-V4
-    checkpoint, which it renames without reordering.
-
-    The same numbers need ``recipe="paper"``, ``hc_eps=0`` (HyperConnectionModule adds none to h_pre), sinkhorn_eps
-    1e-6, the config's ``mhc_layernorm_epsilon`` as norm_eps and its ``mhc_sinkhorn_iterations`` as num_iters. With
-    ``mixing="h_res @ x"`` Sinkhorn here starts with what are columns there: equal once it has converged. The fused
-    modules are ``recipe="deepseek_v4"`` with ``hc_eps=1e-6``. A module with ``enable_cmhc`` (N! permutations instead of
-    Sinkhorn) has other shapes and is refused.
-
-    Args:
-        tensors: NumPy arrays or Tensors, float32, float16 or bfloat16: ``mapping_proj.weight`` [N*N+2N, N*D], the
-            alphas [1] each, ``bias`` [N*N+2N], and optionally ``rms_weight`` [N*D]; a head's ``hc_fn.weight`` [N, N*D],
-            ``hc_scale`` [1], ``hc_base`` [N].
-        mixing: ``"h_res @ x"`` or ``"h_res.T @ x"``: how the library applied the matrix.
-
-    Returns:
-        ``phi``, ``alpha``, ``bias`` and, where there was an ``rms_weight``, ``gamma``; of a head ``phi``, ``scale``,
-        ``bias``. Copies in float32, widened exactly.
-
-    Raises:
-        TypeError: a value that is no array.
-        ValueError: a missing or unexpected key, a wrong shape or dtype, an unknown mixing.
-    """
-    return read(mindformers(mixing), tensors)
-
-
-def to_mindformers(params: Mapping[str, Any], *, mixing: str = "h_res @ x") -> Arrays:
-    """The inverse of :func:`from_mindformers`. ``rms_weight`` is written where there is a gamma.
-
-    Args:
-        params: those of a ``MhcPre`` or a ``MhcHead``, by their names without prefix.
-        mixing: as for :func:`from_mindformers`.
-
-    Returns:
-        MindSpore Transformers' tensors, in float32.
-
-    Raises:
-        TypeError, ValueError: as :func:`from_mindformers`.
-    """
-    return write(mindformers(mixing), params)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple, Union
+from itertools import product
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
-# The usual names, to be the right-hand sides of a mapping.
+# The usual names, to be the right-hand sides of a mapping. Of the first three any will do to read any checkpoint of
+# Hugging Face's, see spelling_of; for writing they differ.
 HF_NAMES = {  # DeepSeek's released checkpoints; their next-token layers have "mtp.{i}." in place of "layers.{i}."
     "attn": "layers.{i}.hc_attn_{p}",
     "ffn": "layers.{i}.hc_ffn_{p}",
     "head": "hc_head_{p}",
 }
-TRANSFORMERS_NAMES = {  # what Transformers' own modules are called, and save_pretrained may write
+TRANSFORMERS_NAMES = {  # what Transformers' own modules are called, as in state_dict()
     "attn": "model.layers.{i}.attn_hc.{p}",
     "ffn": "model.layers.{i}.ffn_hc.{p}",
+    "head": "model.hc_head.hc_{p}",
+}
+TRANSFORMERS_SAVED_NAMES = {  # what DeepseekV4ForCausalLM.save_pretrained of Transformers 5.24 writes
+    "attn": "model.layers.{i}.hc_attn_{p}",
+    "ffn": "model.layers.{i}.hc_ffn_{p}",
     "head": "model.hc_head.hc_{p}",
 }
 MINDFORMERS_NAMES = {
@@ -24,7 +31,18 @@ MINDFORMERS_NAMES = {
 
 Mapper = Union[Mapping[str, Optional[str]], Callable[[str], Optional[str]]]
 
+Spelling = Tuple[str, str, str]  # before the layer, a connection, a head
+
 _FIELD = re.compile(r"\{(\w+)\}")
+
+# Tensors that are a hyper-connection's or a head's in any of the libraries, and those of next-token layers.
+_CONNECTION = re.compile(r"(?:^|\.)(?:hc_(?:attn|ffn)_|(?:attn|ffn)_hc\.)")
+_HEAD = re.compile(r"(?:^|\.)hc_head[._]")
+_NEXT_TOKEN = re.compile(r"(?:^|\.)mtp\.")
+
+# One tensor's name at Hugging Face: with or without the first part, and two ways to write what follows the layer.
+_HF_TEMPLATE = re.compile(r"(?:model\.)?(.*?)(?:hc_(attn|ffn)_|(attn|ffn)_hc\.|hc_head_|hc_head\.hc_)\{p\}")
+_SPELLINGS = tuple(product(("", "model."), ("hc_{}_", "{}_hc."), ("hc_head_", "hc_head.hc_")))
 
 
 class Names:
@@ -71,6 +89,26 @@ class Names:
         found, theirs = self.theirs(cell)
         return (cell, name) if found and theirs is not None else None
 
+    def gaps(self, cells: List[str]) -> List[str]:
+        """What some of these cells lack: cells of other patterns that begin alike, so belong to the same layer."""
+        layers: Dict[str, List[Tuple[str, str]]] = {}
+        for ours, theirs in self.patterns():
+            if "}" in ours:
+                layers.setdefault(ours.rpartition("}")[0], []).append((ours, theirs))
+        lines: List[str] = []
+        for pairs in layers.values():
+            have = {
+                ours: [match.groupdict() for match in map(_regex(ours).fullmatch, cells) if match] for ours, _ in pairs
+            }
+            every = {tuple(numbers.items()): numbers for found in have.values() for numbers in found}
+            lines += [
+                f"{_filled(theirs, numbers)} (for {_filled(ours, numbers)})"
+                for numbers in every.values()
+                for ours, theirs in pairs
+                if numbers not in have[ours]
+            ]
+        return lines
+
     def patterns(self) -> List[Tuple[str, str]]:
         """The pairs that are not left alone."""
         return [(ours, theirs) for ours, theirs in self._pairs if theirs is not None]
@@ -101,6 +139,46 @@ def _regex(template: str) -> re.Pattern[str]:
 
 def _filled(template: str, numbers: Mapping[str, Any]) -> str:
     return _FIELD.sub(lambda field: field[0] if field[1] == "p" else str(numbers[field[1]]), template)
+
+
+def respelled(template: str, spelling: Optional[Spelling]) -> str:
+    """A template of Hugging Face's in another spelling; any other template stays as it is."""
+    match = None if spelling is None else _HF_TEMPLATE.fullmatch(template)
+    if match is None or spelling is None:
+        return template
+    start, connection, head = spelling
+    part = match.group(2) or match.group(3)
+    return f"{start}{match.group(1)}{connection.format(part) if part else head}{{p}}"
+
+
+def spelling_of(templates: Sequence[str], found: Callable[[List[str]], int]) -> Optional[Spelling]:
+    """How a checkpoint of Hugging Face's writes its names.
+
+    DeepSeek's releases, the modules of Transformers and what its ``save_pretrained`` writes name the same tensors in
+    different ways.
+
+    Args:
+        templates: tensors' names with ``{p}``.
+        found: how many tensors a checkpoint has for some templates.
+
+    Returns:
+        The spelling in which most tensors are found; ``None`` for the names as they are, if no other finds more.
+    """
+    best, most = None, found(list(templates))
+    for spelling in _SPELLINGS:
+        other = [respelled(template, spelling) for template in templates]
+        if len(set(other)) == len(set(templates)):
+            count = found(other)
+            if count > most:
+                best, most = spelling, count
+    return best
+
+
+def kind_of(tensor: str) -> Optional[str]:
+    """``"head"`` or ``"connection"`` where a tensor's name says so, in any library; next-token layers are neither."""
+    if _NEXT_TOKEN.search(tensor):
+        return None
+    return "head" if _HEAD.search(tensor) else "connection" if _CONNECTION.search(tensor) else None
 
 
 def targets(names: Mapper, cells: List[str]) -> Dict[str, str]:

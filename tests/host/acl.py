@@ -19,7 +19,7 @@ opapi = ctypes.CDLL(str(LIBRARIES / "libopapi.so"))
 runtime.aclGetRecentErrMsg.restype = ctypes.c_char_p
 opapi.aclCreateTensor.restype = ctypes.c_void_p
 _DTYPES = {"float32": 0, "float16": 1, "int32": 3, "int64": 9, "bool": 12, "bfloat16": 27}
-_C_TYPES = {"double": ctypes.c_double, "float": ctypes.c_float, "int64_t": ctypes.c_int64}
+_C_TYPES = {"double": ctypes.c_double, "float": ctypes.c_float, "int64_t": ctypes.c_int64, "bool": ctypes.c_bool}
 ND = 2
 
 
@@ -121,11 +121,19 @@ class Call:
 
 
 def example(
-    name: str, tokens: Sequence[int] = (6,), n: int = 4, d: int = 128, dtype: Any = ml_dtypes.bfloat16, seed: int = 0,
-    **attrs: float,
+    name: str, tokens: Optional[Sequence[int]] = None, n: int = 4, d: Optional[int] = None,
+    dtype: Any = ml_dtypes.bfloat16, seed: int = 0, **attrs: float,
 ) -> Tuple[Operator, Dict[str, Any]]:  # fmt: skip
-    """Random arguments by name, in the contract's order; outputs are filled with a pattern. All optionals are given."""
+    """Random arguments by name, in the contract's order; outputs are filled with a pattern. All optionals are given.
+
+    Sizes that are not given are six tokens and the smallest hidden size from 128 on that every soc accepts.
+    """
     operator = OPERATORS[name]
+    limits = list(operator.limits.values())
+    if tokens is None:
+        tokens = (6,) if all(1 in limit.token_dims for limit in limits) else (2, 3)
+    if d is None:
+        d = max([128, *(min(limit.hidden_sizes) for limit in limits if limit.hidden_sizes)])
     rng = np.random.default_rng(seed)
     iterations = int(attrs.get("numIters", 20))
     sizes: Dict[str, Tuple[int, ...]] = {

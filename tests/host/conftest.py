@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 import pytest
+import vendor_client
 
 from aclnn_adapter.host.build import compiler_problem
 
@@ -35,8 +36,9 @@ class Result:
 class Host:
     """``python -m aclnn_adapter.host`` in a folder of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, python: str = sys.executable) -> None:
         self.folder = folder
+        self.python = python
         self.environment = dict(os.environ)
         paths = [str(ROOT), str(HERE), os.environ.get("PYTHONPATH", "")]
         self.environment.update(
@@ -49,7 +51,7 @@ class Host:
         """The command for a program given as text."""
         program = self.folder / "program.py"
         program.write_text(code)
-        return [sys.executable, "-m", "aclnn_adapter.host", *options, str(program)]
+        return [self.python, "-m", "aclnn_adapter.host", *options, str(program)]
 
     def run(self, code: str, *options: str, expect: int = 0, timeout: int = 300) -> Result:
         """Run a program given as text; ``expect`` is its exit status."""
@@ -73,3 +75,12 @@ def host(tmp_path: Path) -> Host:
     if not metadata.version("mindspore").startswith("2.10."):
         pytest.skip(f"the host CANN is made for MindSpore 2.10, not {metadata.version('mindspore')}")
     return Host(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def vendor_host(tmp_path_factory: pytest.TempPathFactory) -> Host:
+    """The same in the environment that has torch_npu; skips where there is none."""
+    problem = compiler_problem() or vendor_client.problem()
+    if problem:
+        pytest.skip(problem)
+    return Host(tmp_path_factory.mktemp("vendor"), str(vendor_client.interpreter()))

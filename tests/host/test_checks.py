@@ -9,7 +9,7 @@ _COMMON = """
 import ml_dtypes, numpy as np
 from acl import *
 
-def status(name, n=4, d=128, tokens=(6,), dtype=ml_dtypes.bfloat16, fmt=None, attrs={}, **changes):
+def status(name, n=4, d=None, tokens=None, dtype=ml_dtypes.bfloat16, fmt=None, attrs={}, **changes):
     op, v = example(name, tokens, n, d, dtype, **attrs)
     v.update(changes)
     call = Call(name, *v.values())
@@ -20,6 +20,12 @@ def status(name, n=4, d=128, tokens=(6,), dtype=ml_dtypes.bfloat16, fmt=None, at
 
 def filled(*shape, dtype=np.float32):
     return np.ones(shape, dtype)
+
+def formatted(name, argument, fmt):
+    return {argument: DeviceTensor(example(name)[1][argument], fmt=fmt)}
+
+ND, NCHW, PRIVATE = 2, 0, 29
+BF16 = ml_dtypes.bfloat16
 """
 
 NULL, INVALID, RUNTIME, TILING, NO_KERNEL, INNER_NULL = 161001, 161002, 361001, 561002, 561003, 561103
@@ -34,6 +40,10 @@ assert status(P) == 0
 for name in ("x", "phi", "alpha", "bias", "hIn", "hPost", "hRes"):
     assert status(P, **{name: None}) == 161001, name
 assert status(P, gammaOptional=None) == 0
+two = dict(alpha=filled(2), phi=filled(8, 512), bias=filled(8), hMixOptional=filled(6, 8))  # no mixing matrix
+assert status(P, **two) == 0 and status(P, **two, hRes=None) == 0 and status(P, **two, hRes=filled(1)) == 0
+for name in ("phi", "bias", "hMixOptional"):
+    assert status(P, **{**two, name: example(P)[1][name]}) == 161002, name
 assert status(P, invRmsOptional=None, hMixOptional=None, hPreOptional=None) == 0
 assert status(P, hPreOptional=None) == 161002
 assert status(P, x=None, phi=filled(0, 512)) == 161001           # a null counts before an empty tensor
@@ -65,6 +75,8 @@ for argument in OPERATORS[B].arguments:
         assert status(B, **{argument.name: None}) == 161001, argument.name
 assert status(B, gammaOptional=None, gradGamma=None, gradXPostOptional=None) == 0
 assert status(B, gradGamma=None) == 161001                      # needed when gamma is given
+assert status(B, gradGamma=filled(3)) == 161002                 # and looked at then, else not at all
+assert status(B, gammaOptional=None, gradGamma=filled(3, dtype=np.float16)) == 0
 for argument in OPERATORS[B].inputs:
     assert status(B, **{argument.name: filled(0)}) == 161002, argument.name
     assert status(B, **{argument.name: filled(2, 3, 5)}) == 161002, argument.name
@@ -85,19 +97,44 @@ assert status("aclnnMhcPost", hRes=None) == 0
 assert status("aclnnMhcPost", n=5, d=7) == 0                    # no limits on this soc
 assert status("aclnnMhcPost", hPost=filled(6, 5)) == 161002
 assert status("aclnnMhcPost", tokens=(0,)) == 0                 # nothing to do
+assert status("aclnnMhcPost", hRes=filled(6, 4, 0)) == 161002   # an empty input does not excuse the others
+assert status("aclnnMhcPost", tokens=(0,), hPost=filled(6, 4)) == 161002
+assert status("aclnnMhcPost", tokens=(0,), hOut=filled(0, 128)) == 161002
+for name in ("x", "out"):
+    assert status("aclnnMhcPost", **formatted("aclnnMhcPost", name, PRIVATE)) == 161002, name
+    assert status("aclnnMhcPost", **formatted("aclnnMhcPost", name, NCHW)) == 0, name  # the two need not agree
 assert status("aclnnMhcPostBackward", tokens=(0,)) == 161002
 assert status("aclnnMhcPostBackward", n=5) == 161002
 assert status("aclnnMhcPostBackward", gradHRes=None) == 161001
+half = {k: v.astype(np.float16) for k, v in example("aclnnMhcPostBackward")[1].items()}
+pair = lambda *names: {name: half[name] for name in names}
+for name in ("x", "hOut", "gradX", "gradHOut", "hPost", "gradHPost"):
+    assert status("aclnnMhcPostBackward", **pair(name)) == 161002, name
+for names in (("x", "gradX"), ("hOut", "gradHOut"), ("gradOutput",), ("x", "gradX", "hOut", "gradHOut")):
+    assert status("aclnnMhcPostBackward", **pair(*names)) == 561002, names  # what the check passes, the tiling refuses
 S = "aclnnMhcSinkhorn"
 assert status(S) == 0 and status(S, normOut=None, sumOut=None) == 0 and status(S, normOut=filled(1), sumOut=None) == 0
 assert status(S, normOut=None) == 161002 and status(S, normOut=filled(10)) == 161002
+assert status(S, x=None, normOut=None) == 161002 and status(S, output=None, sumOut=filled(1)) == 161002
+assert status(S, x=None) == 161001 and status(S, x=None, normOut=None, sumOut=None) == 161001
+for placeholder in (filled(1, 1), filled()):
+    assert status(S, normOut=placeholder, sumOut=placeholder) == 161002, placeholder.shape
+assert status(S, normOut=filled(1), sumOut=filled(1)) == 0
 assert status(S, x=None) == 161001 and status(S, output=filled(6, 4, 5)) == 161002
 for n, expected in ((4, 0), (5, 161002), (8, 0)): assert status(S, n=n) == expected
 for iterations, expected in ((0, 161002), (1, 0), (100, 0), (101, 161002)):
     assert status(S, attrs={"numIters": iterations}) == expected, iterations
 assert status("aclnnMhcSinkhornBackward") == 0
 assert status("aclnnMhcSinkhornBackward", gradOutput=None) == 161001
-assert status("aclnnMhcSinkhornBackward", normOut=filled(11)) == 561002
+K = "aclnnMhcSinkhornBackward"
+assert status(K, normOut=filled(11)) == 561002 and status(K, sumOut=filled(2, 4)) == 561002
+norm, sums = (example(K)[1][name] for name in ("normOut", "sumOut"))
+assert status(K, normOut=norm.reshape(40, -1), sumOut=sums.reshape(40, 6, 8)) == 0  # of any rank
+assert status(K, tokens=(0,)) == 0
+assert status(K, gradOutput=filled(0, 5, 6)) == 161002 and status(K, gradOutput=filled(0, 4, 4)) == 161002
+assert status(K, gradOutput=filled(0, 4, 4, dtype=np.float16), out=filled(0, 4, 4)) == 161002
+assert status(K, **formatted(K, "out", NCHW)) == 161002
+assert status(K, **formatted(K, "out", PRIVATE), **formatted(K, "gradOutput", PRIVATE)) == 0  # only that they agree
 """
     )
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from conftest import Host
+
+from aclnn_adapter.host import build
 
 _COMMON = """
 import ctypes
@@ -146,3 +150,31 @@ refused(copy(device, host.ctypes.data, 4096, 1, room=100), "room for 100")
 refused(copy(0, host.ctypes.data, 4096, 1), "null")
 """
     )
+
+
+def test_a_failure_inside_a_parallel_loop_becomes_a_status(host: Host) -> None:
+    """OpenMP ends the process when an exception leaves one of its regions."""
+    result = host.run(
+        """
+import mindspore as ms, numpy as np
+from mindspore import Tensor, mint
+ms.set_context(device_target="Ascend", mode=ms.PYNATIVE_MODE)
+for size in (3, 100000):  # alone, and on several threads
+    a = Tensor(np.ones((size, 4)), ms.uint32)
+    for name, call in (("add", lambda: mint.add(a, a)), ("sum", lambda: mint.sum(a, 1, dtype=ms.uint32))):
+        try:
+            call().asnumpy()
+        except RuntimeError as error:
+            print("REFUSED", name, "dtype uint32 is not served" in str(error))
+a = Tensor(np.ones(5), ms.float32)
+print((a + a).asnumpy())
+"""
+    )
+    assert result.output.count("REFUSED add True") == 2
+    assert result.output.count("REFUSED sum True") == 2
+    assert "[2. 2. 2. 2. 2.]" in result.output
+
+
+def test_parallel_regions_are_opened_in_one_place() -> None:
+    sources = Path(build.__file__).parent / "src"
+    assert [f.name for f in sorted(sources.rglob("*.*")) if "pragma omp" in f.read_text()] == ["parallel.h"]

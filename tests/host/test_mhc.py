@@ -43,29 +43,36 @@ def launched(result: Result) -> List[str]:
     return [c["operator"] for c in result.trace if c["phase"] == 2]
 
 
-@pytest.mark.parametrize("mode", ["graph", "jit"])
-def test_kernels_in_compiled_graphs_equal_the_reference(host: Host, mode: str) -> None:
-    result = selftest(host, ["--mode", mode])
+def cases(result: Result, host: Host, operator: str, takes: str) -> List[Dict[str, Any]]:
+    """Of the report that the selftest wrote: the cases of an operator that a backend computed, forward and backward."""
+    checks = json.loads((host.folder / "report.json").read_text())["checks"]
+    return [c["case"] for c in checks if c["name"] == operator and c["case"].get("takes") == takes]
+
+
+@pytest.mark.parametrize(("mode", "reuse"), [("graph", "on"), ("jit", "on"), ("graph", "off")])
+def test_kernels_in_compiled_graphs_equal_the_reference(host: Host, mode: str, reuse: str) -> None:
+    """Both of MindSpore's launch paths: with executors that can be used again, and without."""
+    arguments = ["--mode", mode, "--quick", "--report", "report.json"]
+    result = selftest(host, arguments, "--executor-reuse", reuse)
     assert "device Ascend, backend aclnn" in result.output
     assert "all checks passed" in result.output
-    assert result.output.count("  ok   mhc_pre") == 36
-    assert len(result.calls("aclnnMhcPreBackward")) >= 36
+    found = cases(result, host, "mhc_pre", "aclnn")
+    assert {c["num_streams"] for c in found} == {4, 6, 8}
+    assert {c["backend"] for c in found} == {"auto", "aclnn"}
+    assert len(result.calls("aclnnMhcPreBackward")) >= len(found) + 20  # and the training steps
     if mode == "graph":
         assert "1 aclnnMhcPre, 1 aclnnMhcPreBackward" in result.output
 
 
-def test_eager_calls_take_mindspore_ops_and_equal_the_reference(host: Host) -> None:
-    result = selftest(host, ["--mode", "eager", "--quick"])
+def test_eager_calls_take_mindspore_ops_and_by_name_the_kernels(host: Host) -> None:
+    result = selftest(host, ["--mode", "eager", "--quick", "--report", "report.json"])
     assert "all checks passed" in result.output
-    assert not [name for name in launched(result) if "Mhc" in name]
-
-
-def test_backend_asked_for_by_name_reaches_the_kernels_eagerly(host: Host) -> None:
-    result = selftest(host, ["--mode", "eager", "--quick", "--backend", "aclnn"])
-    assert "all checks passed" in result.output
-    cases = result.output.count("  ok   mhc_pre")
-    assert len(result.calls("aclnnMhcPre")) == 2 * cases  # once alone, once for its gradient
-    assert len(result.calls("aclnnMhcPreBackward")) == cases
+    by_name = [c for c in cases(result, host, "mhc_pre", "aclnn") if c["backend"] == "aclnn"]
+    assert len(by_name) >= 2
+    # once alone, once for its gradient; nothing for the cases and networks of auto
+    kernels = [name for name in launched(result) if name in ("aclnnMhcPre", "aclnnMhcPreV2")]
+    assert len(kernels) == 2 * len(by_name)
+    assert len([name for name in launched(result) if "MhcPreBackward" in name]) == len(by_name)
 
 
 def names_and_roles(call: Dict[str, Any]) -> List[Any]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 
 import pytest
 from conftest import Host
 
+from aclnn_adapter.host.build import cache_root
 from aclnn_adapter.operators import MHC_PRE, MHC_PRE_BACKWARD
 
 _GRAPH = """
@@ -70,6 +72,31 @@ def test_one_training_step_is_one_call_each_with_the_contracts_arguments(host: H
         assert call["status"] == 0
 
 
+def test_gradients_without_the_share_of_inv_rms_are_told_apart(host: Host) -> None:
+    """What check_gradients is worth: the smallest of the terms of grad_x, 1 / (N * D) of the others, is missed."""
+    code = (
+        _STEP
+        + """
+from ms_mhc import reference
+results = gradient_function(net)(x, grads)
+p, n = {name: numbers(getattr(net, name)) for name in ("phi", "alpha", "bias", "gamma")}, 4
+f = reference.mhc_pre(numbers(x), **p, norm_eps=net.norm_eps, hc_eps=net.hc_eps)
+g_in, g_post, g_res = map(numbers, grads[:3])
+s = f.h_pre - net.hc_eps
+d = np.concatenate([np.einsum("td,tnd->tn", g_in, numbers(x)) * s * (1 - s),
+                    g_post * f.h_post * (1 - f.h_post / 2), g_res.reshape(len(s), n * n)], 1)
+g_inv = (d * np.repeat(p["alpha"], (n, n, n * n)) * f.h_mix).sum(1)
+share = -(g_inv * f.inv_rms**3 / (n * 128))[:, None, None] * numbers(x)
+maimed = Tensor((numbers(results[0][0]) - share).astype(np.float32)).astype(ms.bfloat16)
+try:
+    check_gradients(net, x, grads, ((maimed,), results[1]))
+except AssertionError as error:
+    print("TOLD APART", error)
+"""
+    )
+    assert "TOLD APART grad_x" in host.run(code).output
+
+
 def test_a_jitted_step_in_pynative_mode(host: Host) -> None:
     code = _STEP.replace("ms.GRAPH_MODE", "ms.PYNATIVE_MODE").replace(
         "gradient_function(net)(x", "ms.jit(gradient_function(net), jit_level='O0')(x"
@@ -114,6 +141,11 @@ names = "aclnnMhcPre", "aclnnMhcPreGetWorkspaceSize", "aclnnMhcPreV2", "aclnnMhc
 print([hasattr(library, name) for name in names])
 """
     assert host.run(look, "--without", "aclnnMhcPre").output.split("\n")[0] == "[False, False, True, True]"
+    pair = ("--without", "aclnnMhcPreSinkhorn", "--without", "aclnnMhcPreSinkhornBackward")
+    pairs = look.replace("aclnnMhcPreGet", "aclnnMhcPreSinkhornGet").replace('aclnnMhcPre"', 'aclnnMhcPreSinkhorn"')
+    assert host.run(pairs, *pair).output.split("\n")[0] == "[False, False, True, True]"
+    backward = host.run(pairs.replace("aclnnMhcPost", "aclnnMhcPreBackward"), "--without", "aclnnMhcPreBackward")
+    assert backward.output.split("\n")[0] == "[True, True, True, False]"
     unknown = host.run(look, "--without", "aclnnNoSuchThing", expect=69)
     assert "aclnnNoSuchThing" in unknown.errors
 
@@ -144,6 +176,9 @@ print(MSContext.get_instance().get_ascend_soc_version())
 
 
 def test_two_processes_at_once_build_once_and_both_work(host: Host) -> None:
+    host.run("pass")
+    (host.folder / "fresh").mkdir()
+    (host.folder / "fresh/objects").symlink_to(cache_root() / "objects")  # what was compiled before
     host.environment["CANN_HOST_CACHE"] = str(host.folder / "fresh")
     command = host.command("import os; print(os.environ['ASCEND_HOME_PATH'])")
     processes = [
@@ -156,6 +191,29 @@ def test_two_processes_at_once_build_once_and_both_work(host: Host) -> None:
     assert outputs[0].startswith(str(host.folder / "fresh"))
     left = sorted(p.name for p in next((host.folder / "fresh").glob("mindspore-*")).iterdir())
     assert left == ["lock", "objects", "plain"]
+
+
+@pytest.mark.parametrize("name", ["my cache, 缓存", "a:b", "oppenheimer"])
+def test_a_cache_folder_may_have_any_name(host: Host, name: str) -> None:
+    """Blanks split LD_PRELOAD, commas the linker's options, colons LD_LIBRARY_PATH; MindSpore splits at "opp"."""
+    folder = host.folder / name
+    folder.mkdir()
+    host.run("pass")
+    (folder / "objects").symlink_to(cache_root() / "objects")  # only the linking is new
+    host.environment["CANN_HOST_CACHE"] = str(folder)
+    result = host.run(_EXPLICIT % True + "print(open('/proc/self/maps').read())", "--check-leaks")
+    assert len(result.calls("aclnnMhcPre")) == 1
+    assert "ld.so" not in result.errors
+    for library in ("libshmem.so", "libopapi.so"):
+        assert re.search(f"{re.escape(str(folder))}.*/cann/lib64/{library}", result.output), library
+
+
+def test_a_path_that_programs_cannot_use_is_said_in_words(host: Host) -> None:
+    (host.folder / "c d").mkdir()
+    host.environment.update(CANN_HOST_CACHE=str(host.folder / "a:b"), TMPDIR=str(host.folder / "c d"))
+    errors = host.run("print('ran')", expect=69).errors
+    assert 'is without blanks, colons and "opp"; $CANN_HOST_CACHE names another folder' in errors
+    assert errors.count("\n") == 1
 
 
 def test_a_missing_compiler_is_said_in_words(host: Host) -> None:

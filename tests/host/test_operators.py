@@ -114,7 +114,8 @@ def view(array, pattern):
     assert not result.flags.c_contiguous and result.base is not None
     return result
 
-for name in ("aclnnMhcPre", "aclnnMhcPreBackward", "aclnnMhcPost", "aclnnMhcPostBackward", "aclnnMhcSinkhorn"):
+for name in ("aclnnMhcPre", "aclnnMhcPreBackward", "aclnnMhcPost", "aclnnMhcPostBackward", "aclnnMhcSinkhorn",
+             "aclnnMhcPreSinkhornBackward"):
     op, v = example(name, (2, 3), 4, 128)
     dense = Call(name, *v.values()).run()
     strided = Call(name, *[view(a, 55) if isinstance(a, np.ndarray) else a for a in v.values()])
@@ -145,12 +146,90 @@ for name in OPERATORS:
     )
 
 
-def test_gradient_of_gamma_is_not_written_without_gamma(host: Host) -> None:
+def test_gradient_of_gamma_is_zero_without_gamma(host: Host) -> None:
+    """The document leaves it unwritten, the vendor's client expects zeros: zeros are right for both."""
     host.run(
         _COMMON
         + """
 op, v = example("aclnnMhcPreBackward")
 v["gammaOptional"] = None
-assert (Call(op.name, *v.values()).run()["grad_gamma"] == 77).all()
+assert (Call(op.name, *v.values()).run()["grad_gamma"] == 0).all()
+v["gradGamma"] = np.full((3, 2), 77, np.float16)  # nobody looks at what it is
+assert (Call(op.name, *v.values()).run()["grad_gamma"] == 0).all()
+"""
+    )
+
+
+def test_pre_with_two_gates_has_no_mixing_matrix_and_hc_eps_on_both(host: Host) -> None:
+    host.run(
+        _COMMON
+        + """
+n, d, eps = 4, 128, 1e-2
+for name, tokens in (("aclnnMhcPre", (6,)), ("aclnnMhcPreV2", (2, 3))):
+    op, v = example(name, tokens, n, d, np.float16, hcEps=eps)
+    v.update(alpha=v["alpha"][:2], phi=v["phi"][: 2 * n], bias=v["bias"][: 2 * n], hRes=np.full(1, 77, np.float32))
+    v["hMixOptional"] = v["hMixOptional"][..., : 2 * n].copy()
+    got = Call(name, *v.values()).run()
+    x, flat = np.float64(v["x"]), np.float64(v["x"]).reshape(*tokens, -1)
+    inv = 1 / np.sqrt((flat**2).mean(-1) + v["normEps"])
+    mix = (flat * v["gammaOptional"].reshape(-1)) @ np.float64(v["phi"]).T
+    z = mix * inv[..., None] * np.repeat(v["alpha"], n) + v["bias"]
+    h_pre, h_post = np.split(1 / (1 + np.exp(-z)), 2, -1)
+    close(got["h_pre"], h_pre + eps, "h_pre")
+    close(got["h_post"], 2 * h_post + eps, "h_post")
+    close(got["h_mix"], mix, "h_mix")
+    close(got["inv_rms"], inv, "inv_rms")
+    close(got["h_in"], np.einsum("...n,...nd->...d", h_pre + eps, x), "h_in", ULP[np.float16])
+    assert (got["h_res"] == 77).all()
+"""
+    )
+
+
+def test_saved_tensors_of_sinkhorn_lie_as_the_vendors_kernel_lays_them(host: Host) -> None:
+    """Tokens go to 64 cores; each core's share is cut in pieces that fit its buffer; a piece's tokens lie side by side.
+
+    The saved tensors are filled by hand from NumPy, for as many tokens as make cores with one piece and with several.
+    """
+    host.run(
+        _COMMON
+        + """
+def sinkhorn(x, steps, eps):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    y = e / e.sum(-1, keepdims=True)
+    norms, sums = [y], [np.zeros(y.shape[:2])]  # the first matrix is kept without eps, its divisor not at all
+    y = y + eps
+    for step in range(1, steps):
+        total = y.sum(-2 if step % 2 else -1) + eps
+        y = y / (total[:, None, :] if step % 2 else total[:, :, None])
+        norms.append(y); sums.append(total)
+    return norms, sums
+
+def laid_out(norms, sums, n, piece, per_core):
+    # the vendor's order: [step][row][token][8] for matrices; [token][8] for odd steps, [8][token] for even ones
+    tokens, flat_norm, flat_sum = len(norms[0]), [], []
+    starts = [s for core in range(0, tokens, per_core) for s in range(core, min(core + per_core, tokens), piece)]
+    for start in starts:
+        core_end = min((start // per_core + 1) * per_core, tokens)
+        some = slice(start, min(start + piece, core_end))
+        for step, (norm, total) in enumerate(zip(norms, sums)):
+            matrix = np.zeros((n, len(norm[some]), 8)); matrix[..., :n] = norm[some].transpose(1, 0, 2)
+            vector = np.zeros((len(norm[some]), 8)); vector[:, :n] = total[some]
+            flat_norm.append(matrix.ravel()); flat_sum.append((vector if step % 2 else vector.T).ravel())
+    return np.concatenate(flat_norm).astype(np.float32), np.concatenate(flat_sum).astype(np.float32)
+
+# A core has tokens / 64 rounded up. Half a buffer, 126688 bytes, holds a piece: 448 bytes a token for n = 4, 1088 for
+# n = 8. What does not fit as one piece is cut in pieces of as many eights as fit.
+for n, tokens, piece, per_core in ((4, 6, 1, 1), (6, 200, 4, 4), (8, 7600, 112, 119), (4, 19200, 280, 300)):
+    iterations, eps = 2, 1e-2
+    op, v = example("aclnnMhcSinkhorn", (tokens,), n, numIters=iterations, eps=eps)
+    norms, sums = sinkhorn(np.float64(v["x"]), 2 * iterations, eps)
+    norm, total = laid_out(norms, sums, n, piece, per_core)
+    got = Call("aclnnMhcSinkhorn", *v.values()).run()
+    close(got["norm_out"], norm, "norm_out")
+    close(got["sum_out"], total, "sum_out")
+    _, b = example("aclnnMhcSinkhornBackward", (tokens,), n, seed=1, numIters=iterations)
+    b.update(normOut=norm, sumOut=total)
+    want = ref.mhc_sinkhorn_backward(b["gradOutput"], v["x"], num_iters=iterations, eps=eps)
+    close(Call("aclnnMhcSinkhornBackward", *b.values()).run()["out"], want, "gradient from saved tensors made by hand")
 """
     )

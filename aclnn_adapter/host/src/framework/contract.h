@@ -31,7 +31,10 @@ struct Limits {
   std::int64_t min_hidden;
   std::optional<std::int64_t> max_hidden;
   std::int64_t hidden_multiple;
+  std::vector<std::int64_t> hidden;  // empty: any
   std::optional<std::pair<std::int64_t, std::int64_t>> iterations;
+  std::vector<std::size_t> token_dims;  // how many dimensions T may stand for
+  std::vector<bool> hf32;               // for each opImplMode, whether products with phi are HF32
 };
 
 struct Operator {

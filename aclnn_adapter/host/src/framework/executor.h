@@ -25,8 +25,9 @@ struct Plan {
 // One argument of an aclnn call. Objects are the executor's own copies: the caller may destroy its own at once.
 struct Argument {
   using Value = std::variant<std::monostate, std::shared_ptr<Tensor>, std::shared_ptr<TensorList>,
-                             std::shared_ptr<Scalar>, std::shared_ptr<IntArray>, std::shared_ptr<BoolArray>,
-                             std::shared_ptr<FloatArray>, std::shared_ptr<std::string>, double, std::int64_t>;
+                             std::shared_ptr<Scalar>, std::shared_ptr<ScalarList>, std::shared_ptr<IntArray>,
+                             std::shared_ptr<BoolArray>, std::shared_ptr<FloatArray>, std::shared_ptr<std::string>,
+                             double, std::int64_t>;
 
   const char *c_type;
   bool output;  // a guess by type, for operators that are not in the contract

@@ -65,6 +65,7 @@ Handles<Object, typename Interface<Object>::Handle> &objects() {
 template HOST_API Handles<Tensor, aclTensor> &objects<Tensor>();
 template HOST_API Handles<TensorList, aclTensorList> &objects<TensorList>();
 template HOST_API Handles<Scalar, aclScalar> &objects<Scalar>();
+template HOST_API Handles<ScalarList, aclScalarList> &objects<ScalarList>();
 template HOST_API Handles<IntArray, aclIntArray> &objects<IntArray>();
 template HOST_API Handles<BoolArray, aclBoolArray> &objects<BoolArray>();
 template HOST_API Handles<FloatArray, aclFloatArray> &objects<FloatArray>();
@@ -83,6 +84,23 @@ typename Interface<Object>::Handle *create_array(const Value *values, std::uint6
   auto array = std::make_shared<Object>();
   array->values.assign(values, values + size);
   return objects<Object>().insert(std::move(array));
+}
+
+// A list owns its entries from now on, as the vendor says: destroying the list destroys them.
+template <typename List, typename Object>
+typename Interface<List>::Handle *create_list(std::vector<std::shared_ptr<Object>> List::*entries,
+                                              const typename Interface<Object>::Handle *const *handles,
+                                              std::uint64_t size, const char *caller) {
+  auto list = std::make_shared<List>();
+  for (std::uint64_t i = 0; i < size; ++i) {
+    auto entry = objects<Object>().remove(handles[i]);
+    if (entry == nullptr) {
+      report_error(text(caller, ": entry ", i, " is not a living object of its kind"));
+      return nullptr;
+    }
+    (list.get()->*entries).push_back(std::move(entry));
+  }
+  return objects<List>().insert(std::move(list));
 }
 
 template <typename T>
@@ -153,22 +171,19 @@ HOST_API aclBoolArray *aclCreateBoolArray(const bool *values, std::uint64_t size
   return create_array<BoolArray>(values, size);
 }
 
-// A list owns its tensors from now on, as the vendor says: destroying the list destroys them.
 HOST_API aclTensorList *aclCreateTensorList(const aclTensor *const *tensors, std::uint64_t size) {
-  auto list = std::make_shared<TensorList>();
-  for (std::uint64_t i = 0; i < size; ++i) {
-    auto tensor = objects<Tensor>().remove(tensors[i]);
-    if (tensor == nullptr) {
-      report_error(text("aclCreateTensorList: entry ", i, " is not a living tensor"));
-      return nullptr;
-    }
-    list->tensors.push_back(std::move(tensor));
-  }
-  return objects<TensorList>().insert(std::move(list));
+  return create_list<TensorList>(&TensorList::tensors, tensors, size, "aclCreateTensorList");
+}
+
+HOST_API aclScalarList *aclCreateScalarList(const aclScalar *const *scalars, std::uint64_t size) {
+  return create_list<ScalarList>(&ScalarList::scalars, scalars, size, "aclCreateScalarList");
 }
 
 HOST_API aclnnStatus aclDestroyTensor(const aclTensor *h) { return destroy<Tensor>(h, "aclDestroyTensor"); }
 HOST_API aclnnStatus aclDestroyScalar(const aclScalar *h) { return destroy<Scalar>(h, "aclDestroyScalar"); }
+HOST_API aclnnStatus aclDestroyScalarList(const aclScalarList *h) {
+  return destroy<ScalarList>(h, "aclDestroyScalarList");
+}
 HOST_API aclnnStatus aclDestroyIntArray(const aclIntArray *h) { return destroy<IntArray>(h, "aclDestroyIntArray"); }
 HOST_API aclnnStatus aclDestroyBoolArray(const aclBoolArray *h) { return destroy<BoolArray>(h, "aclDestroyBoolArray"); }
 HOST_API aclnnStatus aclDestroyFloatArray(const aclFloatArray *h) {

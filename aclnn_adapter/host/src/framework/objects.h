@@ -66,6 +66,10 @@ struct Scalar {
   }
 };
 
+struct ScalarList {
+  std::vector<std::shared_ptr<Scalar>> scalars;
+};
+
 struct IntArray {
   std::vector<std::int64_t> values;
 };
@@ -85,6 +89,7 @@ struct Interface;
 template <> struct Interface<Tensor> { using Handle = aclTensor; static constexpr Kind kind = Kind::kTensor; };
 template <> struct Interface<TensorList> { using Handle = aclTensorList; static constexpr Kind kind = Kind::kTensorList; };
 template <> struct Interface<Scalar> { using Handle = aclScalar; static constexpr Kind kind = Kind::kScalar; };
+template <> struct Interface<ScalarList> { using Handle = aclScalarList; static constexpr Kind kind = Kind::kScalarList; };
 template <> struct Interface<IntArray> { using Handle = aclIntArray; static constexpr Kind kind = Kind::kIntArray; };
 template <> struct Interface<BoolArray> { using Handle = aclBoolArray; static constexpr Kind kind = Kind::kBoolArray; };
 template <> struct Interface<FloatArray> { using Handle = aclFloatArray; static constexpr Kind kind = Kind::kFloatArray; };

@@ -26,6 +26,7 @@ inline constexpr const char *kCType = nullptr;
 template <> inline constexpr const char *kCType<Tensor> = "aclTensor*";
 template <> inline constexpr const char *kCType<TensorList> = "aclTensorList*";
 template <> inline constexpr const char *kCType<Scalar> = "aclScalar*";
+template <> inline constexpr const char *kCType<ScalarList> = "aclScalarList*";
 template <> inline constexpr const char *kCType<IntArray> = "aclIntArray*";
 template <> inline constexpr const char *kCType<BoolArray> = "aclBoolArray*";
 template <> inline constexpr const char *kCType<FloatArray> = "aclFloatArray*";

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "framework/objects.h"
+#include "framework/parallel.h"
 
 namespace host {
 
@@ -43,10 +44,9 @@ class Rows {
     if (total == 0) return;
     const std::int64_t pieces = std::clamp<std::int64_t>(total / length < kFewRows ? length / kPiece : 1, 1, kPieces);
     const std::int64_t piece = (length + pieces - 1) / pieces, rows = total / length;
-#pragma omp parallel for schedule(static) if (total >= kWorthThreads)
-    for (std::int64_t task = 0; task < rows * pieces; ++task) {
+    parallel_for(rows * pieces, total >= kWorthThreads, [&](std::int64_t task) {
       const std::int64_t start = task % pieces * piece, count = std::min(piece, length - start);
-      if (count <= 0) continue;
+      if (count <= 0) return;
       Steps<K> offsets{};
       std::int64_t index = task / pieces;
       for (std::size_t i = shape_.size() - 1; i-- > 0; index /= shape_[i]) {
@@ -54,7 +54,7 @@ class Rows {
       }
       for (std::size_t k = 0; k < K; ++k) offsets[k] += start * steps_.back()[k];
       row(offsets, count, steps_.back());
-    }
+    });
   }
 
  private:

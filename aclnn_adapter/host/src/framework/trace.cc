@@ -55,6 +55,11 @@ struct Fields {
   std::string operator()(const std::shared_ptr<Scalar> &scalar) const {
     return text(",\"dtype\":", quoted(dtype_name(scalar->dtype)), ",\"value\":", number(scalar->as<double>()));
   }
+  std::string operator()(const std::shared_ptr<ScalarList> &scalars) const {
+    std::string values;
+    for (const auto &entry : scalars->scalars) values += (values.empty() ? "" : ",") + number(entry->as<double>());
+    return ",\"value\":[" + values + "]";
+  }
   std::string operator()(const std::shared_ptr<std::string> &value) const { return ",\"value\":" + quoted(*value); }
   std::string operator()(double value) const { return ",\"value\":" + number(value); }
   std::string operator()(std::int64_t value) const { return ",\"value\":" + std::to_string(value); }
@@ -88,19 +93,24 @@ std::string argument_name(const std::string &op, std::size_t index) {
 }
 
 void trace(const Call &call, const Executor &executor) {
-  if (trace_file() < 0) return;
+  if (!traced()) return;
   std::string arguments;
   for (std::size_t i = 0; i < executor.arguments().size(); ++i) {
     arguments += (i > 0 ? "," : "") + argument_json(executor.name(), i, *executor.arguments()[i]);
   }
   const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  const std::string line =
+  write_trace(
     text("{\"operator\":", quoted(executor.name()), ",\"phase\":", call.phase, ",\"status\":", call.status,
          ",\"executor\":", reinterpret_cast<std::uintptr_t>(call.executor), ",\"repeatable\":",
          executor.repeatable() ? "true" : "false", ",\"stream\":", reinterpret_cast<std::uintptr_t>(call.stream),
          ",\"workspace\":", call.workspace, ",\"time\":", number(now), ",\"microseconds\":",
          number(call.watch.microseconds()), ",\"device_bytes\":", live_device_bytes(), ",\"process\":", getpid(),
-         ",\"arguments\":[", arguments, "]}\n");
+         ",\"arguments\":[", arguments, "]}\n"));
+}
+
+bool traced() { return trace_file() >= 0; }
+
+void write_trace(const std::string &line) {
   // One write per line, so that threads and processes that share the file do not mix their lines.
   if (write(trace_file(), line.data(), line.size()) < 0) std::perror("[host CANN] trace");
 }

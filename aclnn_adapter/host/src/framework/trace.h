@@ -29,6 +29,10 @@ struct Call {
 
 void trace(const Call &call, const Executor &executor);
 
+// For the libraries beside this one: whether there is a trace, and one finished line for it.
+HOST_API bool traced();
+HOST_API void write_trace(const std::string &line);
+
 // The name in the contract, or arg0, arg1, ... for an operator that is not in it.
 std::string argument_name(const std::string &op, std::size_t index);
 

@@ -11,191 +11,182 @@ namespace {
 const std::set<aclFormat> kPrivateFormats = {ACL_FORMAT_NC1HWC0,   ACL_FORMAT_FRACTAL_Z, ACL_FORMAT_NC1HWC0_C04,
                                              ACL_FORMAT_FRACTAL_NZ, ACL_FORMAT_NDC1HWC0,  ACL_FRACTAL_Z_3D};
 
-bool begins_with_tokens(const contract::Argument &argument) {
-  return !argument.shape.empty() && argument.shape[0].symbols == std::vector<std::string>{"T"} &&
-         argument.shape[0].factor == 1;
-}
-
-const contract::Operator &in_contract(const char *name) {
-  const contract::Operator *found = contract::find(name);
-  require(found != nullptr, kInvalid, name, " is not in the contract");
-  return *found;
+template <typename Numbers>
+std::string alternatives(const Numbers &numbers) {
+  std::string result;
+  for (auto number : numbers) result += text(result.empty() ? "" : " or ", number);
+  return result;
 }
 
 }  // namespace
 
-Checker::Checker(const char *name, std::initializer_list<const Tensor *> tensors) : operator_(in_contract(name)) {
-  auto next = tensors.begin();
-  for (const contract::Argument &argument : operator_.arguments) {
-    if (argument.role != "attr") bound_.push_back({argument, *next++});
-  }
-}
+bool is_x(const contract::Argument &argument) { return argument.dtype == "x"; }
 
-std::vector<Checker::Bound> Checker::bound(const std::string &role) const {
-  std::vector<Bound> result;
-  for (const Bound &entry : bound_) {
+std::vector<Call::Bound> Checker::of_role(const std::string &role) const {
+  std::vector<Call::Bound> result;
+  for (const Call::Bound &entry : call_.tensors()) {
     if (entry.tensor != nullptr && (role.empty() || entry.argument.role == role)) result.push_back(entry);
   }
   return result;
 }
 
-const Tensor *Checker::tensor(const std::string &name) const {
-  for (const Bound &entry : bound_) {
-    if (entry.argument.name == name) return entry.tensor;
+std::vector<Call::Bound> Checker::named(std::initializer_list<const char *> names) const {
+  std::vector<Call::Bound> result;
+  for (const char *name : names) {
+    for (const Call::Bound &entry : call_.tensors()) {
+      if (entry.argument.name == name && entry.tensor != nullptr) result.push_back(entry);
+    }
   }
-  throw std::logic_error(operator_.name + " has no tensor " + name);
+  return result;
 }
 
 void Checker::not_null() const {
-  for (const Bound &entry : bound_) {
-    require(entry.tensor != nullptr || entry.argument.optional, kNullPointer, where(entry.argument.name), " is null");
+  for (const Call::Bound &entry : call_.tensors()) {
+    require(entry.tensor != nullptr || entry.argument.optional, kNullPointer, call_.where(entry.argument.name),
+            " is null");
   }
 }
 
 void Checker::not_null(std::initializer_list<const char *> names) const {
-  for (const char *name : names) require(tensor(name) != nullptr, kNullPointer, where(name), " is null");
+  for (const char *name : names) require(call_.given(name), kNullPointer, call_.where(name), " is null");
 }
 
 void Checker::not_empty(const std::string &role) const {
-  for (const Bound &entry : bound(role)) {
-    require(!entry.tensor->empty(), kInvalid, where(entry.argument.name), " is empty: ", entry.tensor->describe());
+  for (const Call::Bound &entry : of_role(role)) {
+    require(!entry.tensor->empty(), kInvalid, call_.where(entry.argument.name), " is empty: ",
+            entry.tensor->describe());
   }
 }
 
-bool Checker::any_input_empty() const {
-  const auto inputs = bound("input");
-  return std::any_of(inputs.begin(), inputs.end(), [](const Bound &entry) { return entry.tensor->empty(); });
+// A soc without the kernel has the parameter checks all the same.
+std::vector<std::size_t> Checker::token_dims() const {
+  const auto found = call_.op().limits.find(soc_version());
+  return found != call_.op().limits.end() ? found->second.token_dims : std::vector<std::size_t>{1, 2};
 }
 
-// Where a shape begins with T, x's rank says whether that is one dimension or two.
+// The first tensor that shows T says how many dimensions it stands for; the others follow it.
+void Checker::check_rank(const Call::Bound &entry) const {
+  if (entry.has_other_shape) return;
+  std::set<std::size_t> ranks{call_.rank(entry.argument)};
+  const auto allowed = token_dims();
+  const bool fits = std::count(allowed.begin(), allowed.end(), call_.tokens().size()) > 0;
+  if (shows_tokens(entry.argument) && !fits) {
+    ranks.clear();
+    for (std::size_t count : allowed) ranks.insert(entry.argument.shape.size() - 1 + count);
+  }
+  require(ranks.count(entry.tensor->rank()) > 0, kInvalid, call_.where(entry.argument.name), " ",
+          entry.tensor->describe(), " has rank ", entry.tensor->rank(), ", not ", alternatives(ranks));
+}
+
 void Checker::ranks(const std::string &role) const {
-  for (const Bound &entry : bound(role)) {
-    const std::size_t rank = entry.argument.shape.size();
-    const std::size_t more = begins_with_tokens(entry.argument) ? tokens().size() - 1 : 0;
-    require(entry.tensor->rank() == rank + more, kInvalid, where(entry.argument.name), " ", entry.tensor->describe(),
-            " has rank ", entry.tensor->rank(), ", not ", rank + more);
-  }
+  for (const Call::Bound &entry : of_role(role)) check_rank(entry);
 }
 
-// The token dimensions, from the first argument whose shape begins with T.
-Shape Checker::tokens() const {
-  for (const Bound &entry : bound_) {
-    if (entry.tensor == nullptr || !begins_with_tokens(entry.argument)) continue;
-    const std::size_t others = entry.argument.shape.size() - 1, rank = entry.tensor->rank();
-    require(rank == others + 1 || rank == others + 2, kInvalid, where(entry.argument.name), " ",
-            entry.tensor->describe(), " has rank ", rank, ", not ", others + 1, " or ", others + 2);
-    return Shape(entry.tensor->shape.begin(), entry.tensor->shape.end() - static_cast<std::ptrdiff_t>(others));
-  }
-  throw std::logic_error(operator_.name + " has no token dimensions");
+void Checker::ranks(std::initializer_list<const char *> names) const {
+  for (const Call::Bound &entry : named(names)) check_rank(entry);
 }
 
-std::int64_t Checker::size(const std::string &symbol) const {
-  if (auto found = known_.find(symbol); found != known_.end()) return found->second;
-  if (symbol == "T") return element_count(tokens());
-  if (symbol == "F") return size("N") * size("N") + 2 * size("N");
-  for (const Bound &entry : bound_) {
-    if (entry.tensor == nullptr) continue;
-    const auto &dims = entry.argument.shape;
-    const std::size_t more = begins_with_tokens(entry.argument) ? tokens().size() - 1 : 0;
-    for (std::size_t i = 0; i < dims.size() && i + more < entry.tensor->rank(); ++i) {
-      if (dims[i].factor == 1 && dims[i].symbols == std::vector<std::string>{symbol}) {
-        return entry.tensor->shape[i + more];
-      }
-    }
-  }
-  throw std::logic_error(operator_.name + " shows no size " + symbol);
-}
-
-Shape Checker::expected(const contract::Argument &argument) const {
-  Shape shape;
-  for (std::size_t i = 0; i < argument.shape.size(); ++i) {
-    if (i == 0 && begins_with_tokens(argument)) {
-      shape = tokens();
-      continue;
-    }
-    std::int64_t product = argument.shape[i].factor;
-    for (const std::string &symbol : argument.shape[i].symbols) product *= size(symbol);
-    shape.push_back(product);
-  }
-  return shape;
+void Checker::check_shape(const Call::Bound &entry) const {
+  if (entry.has_other_shape) return;
+  const Shape wanted = call_.expected(entry.argument);
+  require(entry.tensor->shape == wanted, kInvalid, call_.where(entry.argument.name), " has shape ",
+          to_string(entry.tensor->shape), ", not ", to_string(wanted));
 }
 
 void Checker::shapes() const {
-  for (const Bound &entry : bound("")) {
-    const Shape wanted = expected(entry.argument);
-    require(entry.tensor->shape == wanted, kInvalid, where(entry.argument.name), " has shape ",
-            to_string(entry.tensor->shape), ", not ", to_string(wanted));
-  }
+  for (const Call::Bound &entry : of_role("")) check_shape(entry);
 }
 
-void Checker::dtypes() const {
-  const Tensor *first = nullptr;  // the tensor whose dtype the others share
-  for (const Bound &entry : bound("")) {
+void Checker::shapes(std::initializer_list<const char *> names) const {
+  for (const Call::Bound &entry : named(names)) check_shape(entry);
+}
+
+void Checker::check_dtypes(const std::vector<Call::Bound> &entries) const {
+  const Call::Bound *first = nullptr;  // the tensor whose dtype the others share
+  for (const Call::Bound &entry : entries) {
     const aclDataType dtype = entry.tensor->dtype;
-    if (entry.argument.dtype == "float32") {
-      require(dtype == ACL_FLOAT, kInvalid, where(entry.argument.name), " is ", dtype_name(dtype), ", not float32");
+    const std::string where = call_.where(entry.argument.name);
+    if (!is_x(entry.argument)) {
+      require(dtype == ACL_FLOAT, kInvalid, where, " is ", dtype_name(dtype), ", not float32");
       continue;
     }
-    require(dtype == ACL_BF16 || dtype == ACL_FLOAT16, kInvalid, where(entry.argument.name), " is ", dtype_name(dtype),
+    require(dtype == ACL_BF16 || dtype == ACL_FLOAT16, kInvalid, where, " is ", dtype_name(dtype),
             ", not bfloat16 or float16");
-    if (first == nullptr) first = entry.tensor;
-    require(dtype == first->dtype, kInvalid, where(entry.argument.name), " is ", dtype_name(dtype), ", not ",
-            dtype_name(first->dtype), " as x");
+    if (first == nullptr) first = &entry;
+    require(dtype == first->tensor->dtype, kInvalid, where, " is ", dtype_name(dtype), ", not ",
+            dtype_name(first->tensor->dtype), " as ", first->argument.name);
   }
 }
 
-void Checker::formats(const std::string &role) const {
-  for (const Bound &entry : bound(role)) {
-    require(kPrivateFormats.count(entry.tensor->format) == 0, kInvalid, where(entry.argument.name),
+void Checker::dtypes() const { check_dtypes(of_role("")); }
+
+void Checker::dtypes(std::initializer_list<const char *> names) const { check_dtypes(named(names)); }
+
+void Checker::check_formats(const std::vector<Call::Bound> &entries) const {
+  for (const Call::Bound &entry : entries) {
+    require(kPrivateFormats.count(entry.tensor->format) == 0, kInvalid, call_.where(entry.argument.name),
             " has a private format: ", static_cast<int>(entry.tensor->format));
   }
 }
 
+void Checker::public_formats(const std::string &role) const { check_formats(of_role(role)); }
+
+void Checker::public_formats(std::initializer_list<const char *> names) const { check_formats(named(names)); }
+
+bool Checker::any_input_empty() const {
+  const auto inputs = of_role("input");
+  return std::any_of(inputs.begin(), inputs.end(), [](const Call::Bound &entry) { return entry.tensor->empty(); });
+}
+
 void Checker::same_format(const char *one, const char *other) const {
-  require(tensor(one)->format == tensor(other)->format, kInvalid, where(one), " and ", other, " differ in format");
+  require(call_.tensor(one)->format == call_.tensor(other)->format, kInvalid, call_.where(one), " and ", other,
+          " differ in format");
 }
 
 void Checker::all_or_none(std::initializer_list<const char *> names) const {
-  const auto given = std::count_if(names.begin(), names.end(), [&](auto name) { return tensor(name) != nullptr; });
-  require(given == 0 || given == static_cast<std::ptrdiff_t>(names.size()), kInvalid, operator_.name,
+  const auto given = std::count_if(names.begin(), names.end(), [&](auto name) { return call_.given(name); });
+  require(given == 0 || given == static_cast<std::ptrdiff_t>(names.size()), kInvalid, call_.op().name,
           ": the optional outputs must be given all or not at all");
 }
 
-void Checker::impl_mode(std::int64_t mode) const {
-  require(mode == 0 || mode == 1, kInvalid, where("opImplMode"), " is ", mode, ", not 0 or 1");
+void Checker::impl_mode() const {
+  if (!call_.has("opImplMode")) return;
+  const auto mode = call_.attr<std::int64_t>("opImplMode");
+  require(mode == 0 || mode == 1, kInvalid, call_.where("opImplMode"), " is ", mode, ", not 0 or 1");
 }
 
 const contract::Limits &Checker::limits() const {
-  const auto found = operator_.limits.find(soc_version());
-  require(found != operator_.limits.end(), kNoKernel, operator_.name, ": there is no kernel for ", soc_version());
+  const auto found = call_.op().limits.find(soc_version());
+  require(found != call_.op().limits.end(), kNoKernel, call_.op().name, ": there is no kernel for ", soc_version());
   return found->second;
 }
 
-void Checker::streams_within(const contract::Limits &limits, aclnnStatus status) const {
-  if (limits.streams.empty()) return;
-  const bool fits = std::count(limits.streams.begin(), limits.streams.end(), size("N")) > 0;
-  require(fits, status, operator_.name, ": N is ", size("N"), ", not one of ", to_string(limits.streams), " on ",
+void Checker::streams_within(const std::vector<std::int64_t> &streams, aclnnStatus status) const {
+  const bool fits = streams.empty() || std::count(streams.begin(), streams.end(), call_.size("N")) > 0;
+  require(fits, status, call_.op().name, ": N is ", call_.size("N"), ", not one of ", to_string(streams), " on ",
           soc_version());
 }
 
-void Checker::hidden_multiple(const contract::Limits &limits, aclnnStatus status) const {
-  require(size("D") % limits.hidden_multiple == 0, status, operator_.name, ": D is ", size("D"),
-          ", not a multiple of ", limits.hidden_multiple, " as ", soc_version(), " needs");
+void Checker::hidden_multiple(std::int64_t multiple, aclnnStatus status) const {
+  require(call_.size("D") % multiple == 0, status, call_.op().name, ": D is ", call_.size("D"), ", not a multiple of ",
+          multiple, " as ", soc_version(), " needs");
 }
 
 void Checker::hidden_within(const contract::Limits &limits, aclnnStatus status) const {
-  require(size("D") >= limits.min_hidden, status, operator_.name, ": D is ", size("D"), ", below ", limits.min_hidden);
-  require(size("D") <= limits.max_hidden.value_or(size("D")), status, operator_.name, ": D is ", size("D"), ", above ",
+  const std::int64_t d = call_.size("D");
+  require(d >= limits.min_hidden, status, call_.op().name, ": D is ", d, ", below ", limits.min_hidden);
+  require(d <= limits.max_hidden.value_or(d), status, call_.op().name, ": D is ", d, ", above ",
           limits.max_hidden.value_or(0), " on ", soc_version());
+  const bool fits = limits.hidden.empty() || std::count(limits.hidden.begin(), limits.hidden.end(), d) > 0;
+  require(fits, status, call_.op().name, ": D is ", d, ", not one of ", to_string(limits.hidden), " on ",
+          soc_version());
 }
 
-mhc::Sizes Checker::sizes() const {
-  const bool has_hidden = operator_.name.find("Sinkhorn") == std::string::npos;
-  return {size("T"), size("N"), has_hidden ? size("D") : 0};
-}
-
-mhc::Element Checker::element() const {
-  return bound_.front().tensor->dtype == ACL_BF16 ? mhc::Element::kBFloat16 : mhc::Element::kFloat16;
+void Checker::iterations_within(const contract::Limits &limits, std::int64_t iterations, aclnnStatus status) const {
+  if (!limits.iterations) return;
+  const auto [least, most] = *limits.iterations;
+  require(iterations >= least && iterations <= most, status, call_.where("numIters"), " is ", iterations, ", not ",
+          least == most ? text(least) : text(least, " to ", most));
 }
 
 }  // namespace host

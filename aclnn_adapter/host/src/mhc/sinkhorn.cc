@@ -1,200 +1,206 @@
-// aclnnMhcSinkhorn and aclnnMhcSinkhornBackward (ACLNN_SPEC.md sections 5 and 6).
+// aclnnMhcSinkhorn and aclnnMhcSinkhornBackward (ACLNN_SPEC.md sections 5, 6 and 11).
 //
-// The saved tensors are opaque to callers, who only know their lengths. Here step k of a token is one matrix, its rows
-// padded to 8 columns: norm[k][token][row][8] holds what step k made, sum[k][token][8] what it divided by. norm[0] is
-// the softmax without eps, which is what the exact gradient needs; sum[0] is not used.
+// Step k of a token leaves norm[k], the matrix that it made, and sum[k], what it divided by; rows are padded to 8 floats.
+// norm[0] is the softmax without eps, which is what the exact gradient needs; sum[0] is not used.
 #include <algorithm>
-#include <cmath>
-#include <vector>
 
-#include "framework/dense.h"
-#include "framework/operator.h"
-#include "mhc.h"
+#include "framework/parallel.h"
 #include "mhc/checks.h"
+#include "mhc/entry.h"
+#include "mhc/matrix.h"
 
 namespace host {
 namespace {
 
 constexpr std::int64_t kPadded = 8;
-constexpr int kMaxStreams = 8;
 
-// One token's matrix, in double: the saved values are rounded once.
-struct Matrix {
-  double at[kMaxStreams][kMaxStreams];
-  std::int64_t n;
-
-  double row(std::int64_t i) const {
-    double sum = 0;
-    for (std::int64_t j = 0; j < n; ++j) sum += at[i][j];
-    return sum;
+// Where the device's kernel puts them, for callers who fill them by hand: tokens are dealt to the cores, each core works
+// in pieces that fit its buffer, and in a piece the tokens lie side by side.
+class Layout {
+ public:
+  Layout(std::int64_t tokens, std::int64_t streams, std::int64_t steps)
+      : tokens_(tokens), n_(streams), steps_(steps), per_core_((tokens + kCores - 1) / kCores) {
+    piece_ = bytes(per_core_) > kBuffer ? kBuffer / bytes(1) : per_core_;
+    if (piece_ < per_core_ && piece_ >= 8) piece_ -= piece_ % 8;
   }
-  double column(std::int64_t j) const {
-    double sum = 0;
-    for (std::int64_t i = 0; i < n; ++i) sum += at[i][j];
-    return sum;
-  }
-};
-
-struct Saved {
-  std::int64_t tokens, n;
 
   std::int64_t norm(std::int64_t step, std::int64_t token, std::int64_t i) const {
-    return ((step * tokens + token) * n + i) * kPadded;
+    const Place p = place(token);
+    return (p.first * steps_ * n_ + (step * n_ + i) * p.count + p.index) * kPadded;
   }
-  std::int64_t sum(std::int64_t step, std::int64_t token) const { return (step * tokens + token) * kPadded; }
+
+  // The sums of rows (even steps) lie row by row, those of columns token by token.
+  std::int64_t sum(std::int64_t step, std::int64_t token, std::int64_t k) const {
+    const Place p = place(token);
+    const std::int64_t base = (p.first * steps_ + step * p.count) * kPadded;
+    return base + (step % 2 == 0 ? k * p.count + p.index : p.index * kPadded + k);
+  }
+
+ private:
+  static constexpr std::int64_t kCores = 64, kBuffer = (248 * 1024 - 64 - 2 * 256) / 2;  // bytes, for one of two buffers
+
+  struct Place {
+    std::int64_t first, count, index;  // the piece's first token, how many it has, the token's number among them
+  };
+
+  std::int64_t bytes(std::int64_t count) const {
+    const auto padded = [](std::int64_t size) { return (size + 7) / 8 * 8; };
+    return 4 * (2 * padded(count * n_ * n_) + padded(2 * count * n_ * kPadded) + padded(2 * count * kPadded));
+  }
+
+  Place place(std::int64_t token) const {
+    const std::int64_t core = token / per_core_ * per_core_, end = std::min(core + per_core_, tokens_);
+    const std::int64_t first = core + (token - core) / piece_ * piece_;
+    return {first, std::min(piece_, end - first), token - first};
+  }
+
+  std::int64_t tokens_, n_, steps_, per_core_, piece_;
 };
 
-Matrix softmax(const float *logits, std::int64_t n) {
-  Matrix result{{}, n};
-  for (std::int64_t i = 0; i < n; ++i) {
-    double largest = logits[i * n];
-    for (std::int64_t j = 1; j < n; ++j) largest = std::max<double>(largest, logits[i * n + j]);
-    for (std::int64_t j = 0; j < n; ++j) result.at[i][j] = std::exp(logits[i * n + j] - largest);
-    const double sum = result.row(i);
-    for (std::int64_t j = 0; j < n; ++j) result.at[i][j] /= sum;
-  }
-  return result;
-}
+// The saved tensors of one token.
+class Saved {
+ public:
+  Saved(const Layout &layout, std::int64_t token, std::int64_t streams) : layout_(layout), token_(token), n_(streams) {}
 
-void store(const Matrix &m, float *norm, const Saved &saved, std::int64_t step, std::int64_t token) {
-  for (std::int64_t i = 0; i < m.n; ++i) {
-    for (std::int64_t j = 0; j < m.n; ++j) norm[saved.norm(step, token, i) + j] = static_cast<float>(m.at[i][j]);
+  void store(const Matrix &m, float *norm, std::int64_t step) const {
+    for (std::int64_t i = 0; i < n_; ++i) {
+      for (std::int64_t j = 0; j < n_; ++j) norm[layout_.norm(step, token_, i) + j] = static_cast<float>(m.at[i][j]);
+    }
   }
-}
+  Matrix load(const float *norm, std::int64_t step) const {
+    float values[kMaxStreams * kMaxStreams];
+    for (std::int64_t i = 0; i < n_; ++i) std::copy_n(norm + layout_.norm(step, token_, i), n_, values + i * n_);
+    return {values, n_};
+  }
+  std::int64_t sum(std::int64_t step, std::int64_t k) const { return layout_.sum(step, token_, k); }
+
+ private:
+  const Layout &layout_;
+  std::int64_t token_, n_;
+};
 
 // Odd steps divide columns by their sums, even steps rows.
-void save_token(const float *logits, float eps, std::int64_t iterations, std::int64_t token, const Saved &saved,
-                float *norm, float *sums) {
-  Matrix m = softmax(logits, saved.n);
-  store(m, norm, saved, 0, token);
-  for (auto &row : m.at) {
-    for (double &value : row) value += static_cast<double>(eps);
-  }
-  for (std::int64_t step = 1; step < 2 * iterations; ++step) {
+void save_token(const float *logits, double eps, std::int64_t steps, const Saved &saved, std::int64_t n, float *norm,
+                float *sums) {
+  Matrix m(logits, n);
+  m.exponentiate();
+  const Matrix exponentials = m;
+  m.divide(false, [&](std::int64_t i) { return exponentials.row(i); });
+  saved.store(m, norm, 0);
+  m.each([&](double &element, auto...) { element += eps; });
+  for (std::int64_t step = 1; step < steps; ++step) {
     const bool columns = step % 2 == 1;
-    double divisor[kMaxStreams];
-    for (std::int64_t k = 0; k < m.n; ++k) {
-      divisor[k] = (columns ? m.column(k) : m.row(k)) + static_cast<double>(eps);
-      sums[saved.sum(step, token) + k] = static_cast<float>(divisor[k]);
-    }
-    for (std::int64_t i = 0; i < m.n; ++i) {
-      for (std::int64_t j = 0; j < m.n; ++j) m.at[i][j] /= divisor[columns ? j : i];
-    }
-    store(m, norm, saved, step, token);
-  }
-}
-
-Plan sinkhorn(const Tensor *x, float eps, std::int64_t iterations, Tensor *output, Tensor *norm, Tensor *sum) {
-  Checker check("aclnnMhcSinkhorn", {x, output, norm, sum});
-  check.not_null();
-  auto given = [](const Tensor *saved) { return saved != nullptr && saved->size() != 1; };
-  const bool save = given(norm);
-  if (!save) norm = nullptr;
-  if (!given(sum)) sum = nullptr;
-  for (const Tensor *tensor : {x, static_cast<const Tensor *>(output)}) {
-    require(tensor->dtype == ACL_FLOAT, kInvalid, "aclnnMhcSinkhorn: ", tensor->describe(), " is not float32");
-  }
-  require(output->shape == x->shape, kInvalid, check.where("output"), " ", output->describe(), " is not like x");
-  require(x->rank() == 3 || x->rank() == 4, kInvalid, check.where("x"), " has rank ", x->rank(), ", not 3 or 4");
-  static const contract::Limits parameters{{4, 6, 8}, 1, {}, 1, {{1, 100}}};  // the parameter check knows no soc
-  require(iterations >= parameters.iterations->first && iterations <= parameters.iterations->second, kInvalid,
-          check.where("numIters"), " is ", iterations, ", not 1 to 100");
-  check.streams_within(parameters, kInvalid);
-  require(save == (sum != nullptr), kInvalid, "aclnnMhcSinkhorn: normOut and sumOut must be given both or neither");
-  Checker complete("aclnnMhcSinkhorn", {x, output, norm, sum});
-  complete.set_size("I", iterations);
-  complete.shapes();
-  complete.dtypes();
-  check.same_format("x", "output");
-  check.not_empty("input");
-  check.limits();
-  return {[=, sizes = check.sizes()] {
-    DenseInput logits(x);
-    DenseOutput dense_output(output), dense_norm(norm), dense_sum(sum);
-    mhc::SinkhornForward args{};
-    args.sizes = sizes;
-    args.x = logits.get<float>();
-    args.eps = eps;
-    args.num_iters = iterations;
-    args.recipe = mhc::Recipe::kDeepSeekV4;
-    args.output = dense_output.get<float>();
-    mhc::sinkhorn_forward(args);
-    if (save) {
-      const Saved saved{sizes.tokens, sizes.streams};
-      std::fill_n(dense_norm.get<float>(), norm->size(), 0.0F);  // the padding too
-      std::fill_n(dense_sum.get<float>(), sum->size(), 0.0F);
-      for (std::int64_t token = 0; token < sizes.tokens; ++token) {
-        save_token(args.x + token * sizes.streams * sizes.streams, eps, iterations, token, saved,
-                   dense_norm.get<float>(), dense_sum.get<float>());
-      }
-    }
-    for (const DenseOutput *dense : {&dense_output, &dense_norm, &dense_sum}) dense->write();
-  }};
-}
-
-// (g - sums of g * saved along a column or a row), the derivative of a division by those sums.
-void step_back(Matrix &g, const float *norm, const Saved &saved, std::int64_t step, std::int64_t token, bool columns) {
-  Matrix product = g;
-  for (std::int64_t i = 0; i < g.n; ++i) {
-    for (std::int64_t j = 0; j < g.n; ++j) product.at[i][j] *= norm[saved.norm(step, token, i) + j];
-  }
-  for (std::int64_t k = 0; k < g.n; ++k) {
-    const double sum = columns ? product.column(k) : product.row(k);
-    for (std::int64_t l = 0; l < g.n; ++l) (columns ? g.at[l][k] : g.at[k][l]) -= sum;
+    const Matrix before = m;
+    m.divide(columns, [&](std::int64_t k) { return before.sum(columns, k) + eps; });
+    for (std::int64_t k = 0; k < n; ++k) sums[saved.sum(step, k)] = static_cast<float>(before.sum(columns, k) + eps);
+    saved.store(m, norm, step);
   }
 }
 
 void backward_token(const float *grad_output, const float *norm, const float *sums, std::int64_t steps,
-                    std::int64_t token, const Saved &saved, float *out) {
-  const std::int64_t n = saved.n;
-  Matrix g{{}, n};
-  for (std::int64_t i = 0; i < n * n; ++i) g.at[i / n][i % n] = grad_output[i];
+                    const Saved &saved, std::int64_t n, float *out) {
+  Matrix g(grad_output, n);
   for (std::int64_t step = steps - 1; step >= 1; --step) {
     const bool columns = step % 2 == 1;
-    step_back(g, norm, saved, step, token, columns);
-    for (std::int64_t i = 0; i < n; ++i) {
-      for (std::int64_t j = 0; j < n; ++j) g.at[i][j] /= sums[saved.sum(step, token) + (columns ? j : i)];
-    }
+    g.take_off(columns, saved.load(norm, step));
+    g.divide(columns, [&](std::int64_t k) { return static_cast<double>(sums[saved.sum(step, k)]); });
   }
-  step_back(g, norm, saved, 0, token, false);
-  for (std::int64_t i = 0; i < n * n; ++i) {
-    out[i] = static_cast<float>(g.at[i / n][i % n] * norm[saved.norm(0, token, i / n) + i % n]);
-  }
+  const Matrix softmax = saved.load(norm, 0);
+  g.take_off(false, softmax);
+  g.each([&](double &element, std::int64_t i, std::int64_t j) { element *= softmax.at[i][j]; });
+  g.store(out);
 }
 
-Plan sinkhorn_backward(const Tensor *grad_output, const Tensor *norm, const Tensor *sum, Tensor *out) {
-  Checker check("aclnnMhcSinkhornBackward", {grad_output, norm, sum, out});
-  check.not_null();
-  if (grad_output->empty()) return {[] {}};
-  check.dtypes();
-  check.ranks("");
-  static const contract::Limits parameters{{4, 6, 8}, 1, {}, 1, {}};
-  check.streams_within(parameters, kInvalid);
-  const std::int64_t per_iteration = 2 * check.size("T") * check.size("N") * kPadded;
-  const std::int64_t iterations = norm->size() / per_iteration;  // nothing else tells how many there were
-  check.set_size("I", iterations);
-  require(out->shape == grad_output->shape, kInvalid, check.where("out"), " is not like gradOutput");
-  check.formats("");
-  check.limits();
-  const bool lengths_fit =
-    iterations >= 1 && norm->size() == iterations * per_iteration && sum->size() * check.size("N") == norm->size();
-  require(lengths_fit, kTilingError, "aclnnMhcSinkhornBackward: normOut ", norm->describe(), " and sumOut ",
-          sum->describe(), " do not belong to gradOutput ", grad_output->describe());
-  return {[=, sizes = check.sizes()] {
-    DenseInput dense_grad(grad_output), dense_norm(norm), dense_sum(sum);
-    DenseOutput dense_out(out);
-    const Saved saved{sizes.tokens, sizes.streams};
-    const std::int64_t matrix = sizes.streams * sizes.streams;
+void compute_forward(const Call &call) {
+  const Arrays array(call);
+  const mhc::Sizes sizes = call.sizes();
+  mhc::SinkhornForward args{};
+  args.sizes = sizes;
+  args.x = array["x"];
+  args.eps = call.attr<float>("eps");
+  args.num_iters = call.attr<std::int64_t>("numIters");
+  args.recipe = mhc::Recipe::kDeepSeekV4;
+  args.output = array["output"];
+  mhc::sinkhorn_forward(args);
+  if (call.given("normOut")) {
+    float *norm = array["normOut"], *sums = array["sumOut"];
+    std::fill_n(norm, call.tensor("normOut")->size(), 0.0F);  // the padding too
+    std::fill_n(sums, call.tensor("sumOut")->size(), 0.0F);
+    const Layout layout(sizes.tokens, sizes.streams, 2 * args.num_iters);
     for (std::int64_t token = 0; token < sizes.tokens; ++token) {
-      backward_token(dense_grad.get<float>() + token * matrix, dense_norm.get<float>(), dense_sum.get<float>(),
-                     2 * iterations, token, saved, dense_out.get<float>() + token * matrix);
+      save_token(args.x + token * sizes.streams * sizes.streams, static_cast<double>(args.eps), 2 * args.num_iters,
+                 Saved(layout, token, sizes.streams), sizes.streams, norm, sums);
     }
-    dense_out.write();
-  }};
+  }
+  array.write();
 }
+
+void compute_backward(const Call &call, std::int64_t steps) {
+  const Arrays array(call);
+  const mhc::Sizes sizes = call.sizes();
+  const std::int64_t n = sizes.streams;
+  const float *grad = array["gradOutput"], *norm = array["normOut"], *sums = array["sumOut"];
+  float *out = array["out"];
+  const Layout layout(sizes.tokens, n, steps);
+  parallel_for(sizes.tokens, sizes.tokens > 64, [&](std::int64_t token) {
+    backward_token(grad + token * n * n, norm, sums, steps, Saved(layout, token, n), n, out + token * n * n);
+  });
+  array.write();
+}
+
+// A null pointer, or a placeholder of one dimension with one element.
+bool absent(const Tensor *saved) { return saved == nullptr || saved->shape == Shape{1}; }
+
+const std::vector<std::int64_t> kStreams = {4, 6, 8};                                  // the parameter checks know no soc
+const contract::Limits kIterations{{}, 1, {}, 1, {}, {{1, 100}}, {}, {}};
 
 }  // namespace
-}  // namespace host
 
-ACLNN_OPERATOR(aclnnMhcSinkhorn, host::sinkhorn)
-ACLNN_OPERATOR(aclnnMhcSinkhornBackward, host::sinkhorn_backward)
+namespace kernels {
+
+Plan mhc_sinkhorn(Call call) {
+  const Checker check(call);
+  for (const char *name : {"normOut", "sumOut"}) {
+    if (absent(call.tensor(name))) call.leave_out(name);
+  }
+  require(call.given("normOut") == call.given("sumOut"), kInvalid, call.op().name,
+          ": normOut and sumOut must be given both or neither");
+  check.not_null();
+  check.dtypes({"x", "output"});
+  const Tensor &x = *call.tensor("x"), &output = *call.tensor("output");
+  require(output.shape == x.shape, kInvalid, call.where("output"), " ", output.describe(), " is not like x");
+  check.ranks({"x"});
+  check.iterations_within(kIterations, call.attr<std::int64_t>("numIters"), kInvalid);
+  call.set_size("I", call.attr<std::int64_t>("numIters"));
+  check.streams_within(kStreams, kInvalid);
+  check.shapes();
+  check.dtypes();
+  check.same_format("x", "output");
+  check.not_empty("input");
+  check.limits();
+  return {[=] { compute_forward(call); }};
+}
+
+Plan mhc_sinkhorn_backward(Call call) {
+  const Checker check(call);
+  check.not_null();
+  check.dtypes();
+  check.ranks({"gradOutput", "out"});
+  check.streams_within(kStreams, kInvalid);
+  check.shapes({"gradOutput", "out"});
+  check.same_format("gradOutput", "out");
+  if (call.tensor("gradOutput")->empty()) return {[] {}};
+  check.limits();
+  // Nothing else tells how many iterations there were. The parameter check does not look at the saved tensors' shapes.
+  const std::int64_t per_iteration = 2 * call.size("T") * call.size("N") * kPadded;
+  const Tensor &norm = *call.tensor("normOut"), &sum = *call.tensor("sumOut");
+  const std::int64_t iterations = norm.size() / per_iteration;
+  const bool fit =
+    iterations >= 1 && norm.size() == iterations * per_iteration && sum.size() * call.size("N") == norm.size();
+  require(fit, kTilingError, call.op().name, ": normOut ", norm.describe(), " and sumOut ", sum.describe(),
+          " do not belong to gradOutput ", call.tensor("gradOutput")->describe());
+  return {[=] { compute_backward(call, 2 * iterations); }};
+}
+
+}  // namespace kernels
+}  // namespace host

@@ -1,74 +1,21 @@
 // Functions of two or three operands, tensors or scalars.
-#include <cmath>
-
 #include "framework/operator.h"
 #include "operators/engine.h"
+#include "operators/functions.h"
 
 namespace host {
 namespace {
 
-struct Mul { template <typename T> static T of(T a, T b) { return a * b; } };
-struct Div { template <typename T> static T of(T a, T b) { return a / b; } };
-struct Maximum { template <typename T> static T of(T a, T b) { return a != a || a > b ? a : b; } };
-struct Minimum { template <typename T> static T of(T a, T b) { return a != a || a < b ? a : b; } };
-struct Pow { template <typename T> static T of(T a, T b) { return static_cast<T>(std::pow(a, b)); } };
-struct And { template <typename T> static T of(T a, T b) { return static_cast<T>(a != T{} && b != T{}); } };
-struct Or { template <typename T> static T of(T a, T b) { return static_cast<T>(a != T{} || b != T{}); } };
-struct Equal { template <typename T> static T of(T a, T b) { return static_cast<T>(a == b); } };
-struct NotEqual { template <typename T> static T of(T a, T b) { return static_cast<T>(a != b); } };
-struct Less { template <typename T> static T of(T a, T b) { return static_cast<T>(a < b); } };
-struct LessEqual { template <typename T> static T of(T a, T b) { return static_cast<T>(a <= b); } };
-struct Greater { template <typename T> static T of(T a, T b) { return static_cast<T>(a > b); } };
-struct GreaterEqual { template <typename T> static T of(T a, T b) { return static_cast<T>(a >= b); } };
-
-struct FloorDivide {
-  template <typename T>
-  static T of(T a, T b) {
-    if constexpr (std::is_integral_v<T>) {
-      return b == 0 ? 0 : a / b - (a % b != 0 && (a < 0) != (b < 0));
-    } else {
-      return std::floor(a / b);
-    }
-  }
-};
-
-struct Truncate {
-  template <typename T>
-  static T of(T a, T b) {
-    if constexpr (std::is_integral_v<T>) {
-      return b == 0 ? 0 : a / b;
-    } else {
-      return std::trunc(a / b);
-    }
-  }
-};
-
-struct Remainder {
-  template <typename T>
-  static T of(T a, T b) {
-    return a - FloorDivide::of(a, b) * b;
-  }
-};
-
-// Division leaves integers, everything else keeps them.
-template <typename Function>
-constexpr bool kLeavesIntegers = std::is_same_v<Function, Div>;
-
-template <typename Function>
-Compute operand_type(Compute met) {
-  return kLeavesIntegers<Function> ? floating(met) : met;
-}
-
 template <typename Function>
 void apply(const Tensor &self, const Tensor &other, const Tensor &out) {
-  const Compute type = operand_type<Function>(meet(compute_type(self.dtype), compute_type(other.dtype)));
+  const Compute type = working_type<Function>(meet(compute_type(self.dtype), compute_type(other.dtype)));
   map_in(type, [](auto a, auto b) { return Function::of(a, b); }, out, self, other);
 }
 
 // The scalar second.
 template <typename Function>
 void apply(const Tensor &self, const Scalar &other, const Tensor &out) {
-  const Compute type = operand_type<Function>(meet_scalar(compute_type(self.dtype), other.dtype));
+  const Compute type = working_type<Function>(meet_scalar(compute_type(self.dtype), other.dtype));
   with_compute(type, [&](auto zero) {
     using C = decltype(zero);
     map<C>([b = other.as<C>()](C a) { return Function::of(a, b); }, out, self);
@@ -194,9 +141,14 @@ Plan add_compound(const Tensor &self, const Tensor &first, const Tensor &second,
   return {[&] {
     with_compute(floating(compute_type(self.dtype)), [&](auto zero) {
       using C = decltype(zero);
-      map<C>([v = value.as<C>()](C a, C b, C c) { return a + v * Function::of(b, c); }, out, self, first, second);
+      map<C>([v = value.as<C>()](C a, C b, C c) { return Compound<Function>::of(a, b, c, v); }, out, self, first, second);
     });
   }};
+}
+
+template <typename Function>
+Plan add_compound_in_place(Tensor &self, const Tensor &first, const Tensor &second, const Scalar &value) {
+  return add_compound<Function>(self, first, second, value, self);
 }
 
 Plan lerp_scalar(const Tensor &self, const Tensor &end, const Scalar &weight, Tensor &out) {
@@ -204,9 +156,13 @@ Plan lerp_scalar(const Tensor &self, const Tensor &end, const Scalar &weight, Te
   return {[&] {
     with_compute(floating(compute_type(self.dtype)), [&](auto zero) {
       using C = decltype(zero);
-      map<C>([w = weight.as<C>()](C a, C b) { return a + w * (b - a); }, out, self, end);
+      map<C>([w = weight.as<C>()](C a, C b) { return Lerp::of(a, b, w); }, out, self, end);
     });
   }};
+}
+
+Plan lerp_scalar_in_place(Tensor &self, const Tensor &end, const Scalar &weight) {
+  return lerp_scalar(self, end, weight, self);
 }
 
 }  // namespace
@@ -238,6 +194,7 @@ ACLNN_OPERATOR(aclnnMaximum, host::binary<host::Maximum, host::Tensor>)
 ACLNN_OPERATOR(aclnnMinimum, host::binary<host::Minimum, host::Tensor>)
 ACLNN_OPERATOR(aclnnPowTensorTensor, host::binary<host::Pow, host::Tensor>)
 ACLNN_OPERATOR(aclnnPowTensorScalar, host::binary<host::Pow, host::Scalar>)
+ACLNN_OPERATOR(aclnnInplacePowTensorScalar, host::in_place<host::Pow, host::Scalar>)
 ACLNN_OPERATOR(aclnnPowScalarTensor, host::scalar_first<host::Pow>)
 ACLNN_OPERATOR(aclnnLogicalAnd, host::binary<host::And, host::Tensor>)
 ACLNN_OPERATOR(aclnnLogicalOr, host::binary<host::Or, host::Tensor>)
@@ -261,3 +218,6 @@ ACLNN_OPERATOR(aclnnClampMin, host::clamp_min)
 ACLNN_OPERATOR(aclnnAddcmul, host::add_compound<host::Mul>)
 ACLNN_OPERATOR(aclnnAddcdiv, host::add_compound<host::Div>)
 ACLNN_OPERATOR(aclnnLerps, host::lerp_scalar)
+ACLNN_OPERATOR(aclnnInplaceAddcmul, host::add_compound_in_place<host::Mul>)
+ACLNN_OPERATOR(aclnnInplaceAddcdiv, host::add_compound_in_place<host::Div>)
+ACLNN_OPERATOR(aclnnInplaceLerps, host::lerp_scalar_in_place)

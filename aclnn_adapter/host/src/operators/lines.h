@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "framework/parallel.h"
 #include "operators/engine.h"
 
 namespace host {
@@ -72,8 +73,7 @@ class Lines {
 // Lines are independent of each other.
 template <typename Work>
 void for_each_line(std::int64_t count, const Work &work) {
-#pragma omp parallel for schedule(static) if (count > 8)
-  for (std::int64_t line = 0; line < count; ++line) work(line);
+  parallel_for(count, count > 8, work);
 }
 
 }  // namespace host

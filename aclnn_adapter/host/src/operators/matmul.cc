@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "framework/operator.h"
+#include "framework/parallel.h"
 #include "operators/engine.h"
 
 namespace host {
@@ -58,22 +59,18 @@ template <typename C>
 std::vector<C> multiply(const std::vector<C> &a, const std::vector<C> &b, std::int64_t m, std::int64_t inner,
                         std::int64_t n) {
   std::vector<C> result(static_cast<std::size_t>(m * n));
-#pragma omp parallel if (m * inner * n > (1 << 16))
-  {
+  const std::int64_t blocks = (n + kColumns - 1) / kColumns;
+  parallel_for(blocks, m * inner * n > (1 << 16), [&](std::int64_t block) {
+    const std::int64_t column = block * kColumns, width = std::min(kColumns, n - column);
     std::vector<C> packed(static_cast<std::size_t>(inner * kColumns));
-#pragma omp for schedule(dynamic)
-    for (std::int64_t column = 0; column < n; column += kColumns) {
-      const std::int64_t width = std::min(kColumns, n - column);
-      std::fill(packed.begin(), packed.end(), C{});
-      for (std::int64_t k = 0; k < inner; ++k) std::copy_n(b.data() + k * n + column, width, packed.data() + k * kColumns);
-      for (std::int64_t row = 0; row < m; row += kRows) {
-        const std::int64_t height = std::min(kRows, m - row);
-        C sum[kRows][kColumns];
-        multiply_tile(a.data() + row * inner, height, inner, packed.data(), sum);
-        for (std::int64_t i = 0; i < height; ++i) std::copy_n(sum[i], width, result.data() + (row + i) * n + column);
-      }
+    for (std::int64_t k = 0; k < inner; ++k) std::copy_n(b.data() + k * n + column, width, packed.data() + k * kColumns);
+    for (std::int64_t row = 0; row < m; row += kRows) {
+      const std::int64_t height = std::min(kRows, m - row);
+      C sum[kRows][kColumns];
+      multiply_tile(a.data() + row * inner, height, inner, packed.data(), sum);
+      for (std::int64_t i = 0; i < height; ++i) std::copy_n(sum[i], width, result.data() + (row + i) * n + column);
     }
-  }
+  });
   return result;
 }
 

@@ -67,7 +67,22 @@ void apply_adam(const LegacyCall &call) {
   }
 }
 
+// Gradient descent with momentum: parameter, accumulated gradient, rate, gradient, momentum. The first two are updated
+// in place.
+void apply_momentum(const LegacyCall &call) {
+  const Tensor &parameter = call.input(0), &sum = call.input(1), &grad = call.input(3);
+  double rate = 0, momentum = 0;
+  load(call.input(2), 0, 1, 1, &rate);
+  load(call.input(4), 0, 1, 1, &momentum);
+  map<double>([=](double a, double g) { return a * momentum + g; }, sum, sum, grad);
+  const bool ahead = call.number("use_nesterov", 0) != 0;
+  map<double>([=](double p, double a, double g) { return p - rate * (ahead ? g + a * momentum : a); }, parameter,
+              parameter, sum, grad);
+  if (!call.outputs.empty() && call.output().data != parameter.data) copy_elements(parameter, call.output());
+}
+
 [[gnu::constructor]] void serve_all() {
+  serve("ApplyMomentum", apply_momentum);
   serve("ApplyAdamD", apply_adam);
   serve("AdamApplyOneWithDecay", adam_apply_one_with_decay<false>);
   serve("AdamApplyOneWithDecayAssign", adam_apply_one_with_decay<true>);

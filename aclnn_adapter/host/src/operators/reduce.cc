@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "framework/operator.h"
+#include "framework/parallel.h"
 #include "operators/engine.h"
 
 namespace host {
@@ -62,8 +63,7 @@ void reduce(const Tensor &self, const Split &split, const Accumulator &start, co
   const std::int64_t step = split.reduced.empty() ? 0 : split.reduced_strides.back();
   const std::int64_t rows = row == 0 ? 0 : count / row;
   const Shape outer(split.reduced.begin(), split.reduced.end() - (split.reduced.empty() ? 0 : 1));
-#pragma omp parallel for schedule(static) if (positions * count > (1 << 15))
-  for (std::int64_t position = 0; position < positions; ++position) {
+  parallel_for(positions, positions * count > (1 << 15), [&](std::int64_t position) {
     Accumulator accumulator = start;
     const std::int64_t base = offset_at(position, split.kept, split.kept_strides);
     Piece<C> piece;
@@ -76,7 +76,7 @@ void reduce(const Tensor &self, const Split &split, const Accumulator &start, co
       }
     }
     finish(accumulator, position);
-  }
+  });
 }
 
 // Writes one number per kept position.
@@ -200,20 +200,27 @@ Plan extreme_along(const Tensor &self, std::int64_t axis, bool, Tensor &out, Ten
   return {[&, counted] { extreme_with_index<sign>(self, counted, &out, indices); }};
 }
 
-// The p-norm.
+// The p-norm. 0 counts what is not zero; infinity and its negative are the largest and the smallest.
+void norm_into(const Tensor &self, double p, const std::vector<char> &is_reduced, const Tensor &out) {
+  const Writer<double> write(out);
+  const auto write_sum = [&](double sum, std::int64_t position) { write(sum, position); };
+  const Split split(self, is_reduced);
+  if (p == 0) return reduce<double>(self, split, 0.0, [](double &sum, double x) { sum += x != 0; }, write_sum);
+  if (std::isinf(p)) {
+    const auto further = [p](double &best, double x) {
+      x = std::abs(x);
+      if (x != x || (p > 0 ? x > best : x < best)) best = x;
+    };
+    return reduce<double>(self, split, p > 0 ? 0.0 : -p, further, write_sum);
+  }
+  reduce<double>(self, split, 0.0, [p](double &sum, double x) { sum += p == 2 ? x * x : std::pow(std::abs(x), p); },
+                 [&](double sum, std::int64_t position) { write(std::pow(sum, 1 / p), position); });
+}
+
 Plan norm(const Tensor &self, const Scalar &power, const IntArray *axes, bool keep, Tensor &out) {
   auto is_reduced = reduced_axes(self, axes);
   check_out("aclnnNorm", out, reduced_shape(self, is_reduced, keep));
-  return {[&, is_reduced] {
-    const auto p = power.as<double>();
-    const Writer<double> write(out);
-    const bool largest = std::isinf(p);
-    reduce<double>(self, Split(self, is_reduced), 0.0,
-                   [=](double &sum, double x) {
-                     sum = largest ? std::max(sum, std::abs(x)) : sum + (p == 2 ? x * x : std::pow(std::abs(x), p));
-                   },
-                   [&](double sum, std::int64_t position) { write(largest ? sum : std::pow(sum, 1 / p), position); });
-  }};
+  return {[&, is_reduced] { norm_into(self, power.as<double>(), is_reduced, out); }};
 }
 
 Plan vector_norm(const Tensor &self, const Scalar &power, const IntArray *axes, bool keep, aclDataType, Tensor &out) {
@@ -244,6 +251,10 @@ void reduce_axes(Reduction kind, const Tensor &self, const std::vector<std::int6
     case Reduction::kMax: return extreme_into<1>(self, is_reduced, out);
     case Reduction::kMin: return extreme_into<-1>(self, is_reduced, out);
   }
+}
+
+void norm_of_all(const Tensor &self, double power, const Tensor &out) {
+  norm_into(self, power, std::vector<char>(self.rank(), 1), out);
 }
 
 }  // namespace host

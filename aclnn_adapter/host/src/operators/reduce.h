@@ -1,4 +1,4 @@
-// Reductions that the older operator interface shares with aclnn.
+// Reductions that other files use as well.
 #pragma once
 
 #include <cstdint>
@@ -12,5 +12,8 @@ enum class Reduction { kSum, kMean, kMax, kMin };
 
 // No axes mean all of them. `out` may keep the reduced axes or not.
 void reduce_axes(Reduction kind, const Tensor &self, const std::vector<std::int64_t> &axes, const Tensor &out);
+
+// The p-norm of all elements.
+void norm_of_all(const Tensor &self, double power, const Tensor &out);
 
 }  // namespace host

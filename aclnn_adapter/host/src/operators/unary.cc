@@ -1,37 +1,11 @@
 // Functions of one tensor, and casts, copies and fills.
-#include <cmath>
-
 #include "framework/operator.h"
 #include "operators/engine.h"
+#include "operators/functions.h"
 #include "operators/moving.h"
 
 namespace host {
 namespace {
-
-// Functions that make a floating-point number of an integer.
-struct Exp { template <typename T> static auto of(T x) { return std::exp(x); } };
-struct Log { template <typename T> static auto of(T x) { return std::log(x); } };
-struct Sqrt { template <typename T> static auto of(T x) { return std::sqrt(x); } };
-struct Rsqrt { template <typename T> static auto of(T x) { return T{1} / std::sqrt(x); } };
-struct Reciprocal { template <typename T> static auto of(T x) { return T{1} / x; } };
-struct Sigmoid { template <typename T> static auto of(T x) { return T{1} / (T{1} + std::exp(-x)); } };
-struct Silu { template <typename T> static auto of(T x) { return x / (T{1} + std::exp(-x)); } };
-struct Tanh { template <typename T> static auto of(T x) { return std::tanh(x); } };
-struct Erf { template <typename T> static auto of(T x) { return std::erf(x); } };
-struct Sin { template <typename T> static auto of(T x) { return std::sin(x); } };
-struct Cos { template <typename T> static auto of(T x) { return std::cos(x); } };
-struct Floor { template <typename T> static auto of(T x) { return std::floor(x); } };
-struct Ceil { template <typename T> static auto of(T x) { return std::ceil(x); } };
-struct Round { template <typename T> static auto of(T x) { return std::nearbyint(x); } };
-struct IsFinite { template <typename T> static T of(T x) { return static_cast<T>(std::isfinite(x)); } };
-
-// Functions that leave integers integers.
-struct Neg { template <typename T> static T of(T x) { return -x; } };
-struct Abs { template <typename T> static T of(T x) { return x < T{} ? -x : x; } };
-struct Square { template <typename T> static T of(T x) { return x * x; } };
-struct Relu { template <typename T> static T of(T x) { return x < T{} ? T{} : x; } };
-struct Sign { template <typename T> static T of(T x) { return static_cast<T>((x > T{}) - (x < T{})); } };
-struct LogicalNot { template <typename T> static T of(T x) { return static_cast<T>(x == T{}); } };
 
 template <typename Function>
 Plan same_type(const Tensor &self, Tensor &out) {
@@ -120,6 +94,7 @@ ACLNN_OPERATOR(aclnnSign, host::same_type<host::Sign>)
 ACLNN_OPERATOR(aclnnLogicalNot, host::same_type<host::LogicalNot>)
 ACLNN_OPERATOR(aclnnInplaceExp, host::floating_in_place<host::Exp>)
 ACLNN_OPERATOR(aclnnInplaceSqrt, host::floating_in_place<host::Sqrt>)
+ACLNN_OPERATOR(aclnnInplaceRsqrt, host::floating_in_place<host::Rsqrt>)
 ACLNN_OPERATOR(aclnnInplaceReciprocal, host::floating_in_place<host::Reciprocal>)
 ACLNN_OPERATOR(aclnnInplaceSigmoid, host::floating_in_place<host::Sigmoid>)
 ACLNN_OPERATOR(aclnnInplaceRelu, host::in_place<host::Relu>)

@@ -16,6 +16,7 @@ using aclrtDrvMemHandle = void *;
 struct aclTensor;
 struct aclTensorList;
 struct aclScalar;
+struct aclScalarList;
 struct aclIntArray;
 struct aclBoolArray;
 struct aclFloatArray;

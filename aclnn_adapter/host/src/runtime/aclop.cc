@@ -60,6 +60,10 @@ HOST_API aclError aclSetTensorPlaceMent(aclTensorDesc *desc, int memory) {
   return host::kSuccess;
 }
 
+HOST_API aclDataType aclGetTensorDescType(const aclTensorDesc *desc) { return desc->dtype; }
+
+HOST_API aclFormat aclGetTensorDescFormat(const aclTensorDesc *desc) { return desc->format; }
+
 HOST_API std::size_t aclGetTensorDescNumDims(const aclTensorDesc *desc) { return desc->shape.size(); }
 
 HOST_API std::int64_t aclGetTensorDescDim(const aclTensorDesc *desc, std::size_t index) {

@@ -37,6 +37,7 @@ enum class Kind {
   kTensor,
   kTensorList,
   kScalar,
+  kScalarList,
   kIntArray,
   kBoolArray,
   kFloatArray,

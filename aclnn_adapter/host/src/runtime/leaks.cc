@@ -15,8 +15,8 @@ namespace {
 constexpr int kLeakStatus = 86;  // the exit status of a program that would have succeeded but left something
 
 constexpr std::array<const char *, kKinds> kNames = {
-  "tensors",      "tensor lists", "scalars", "int arrays",       "bool arrays",
-  "float arrays", "executors",    "events",  "operator objects",
+  "tensors",     "tensor lists", "scalars",   "scalar lists", "int arrays",
+  "bool arrays", "float arrays", "executors", "events",       "operator objects",
 };
 
 std::array<std::atomic<std::int64_t>, kKinds> counters;

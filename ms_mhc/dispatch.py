@@ -1,0 +1,167 @@
+"""From a public function to what computes it: check, choose, join.
+
+In a compiled graph this runs once, while it is compiled; called eagerly, every time.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple, Optional, Tuple
+
+from mindspore import Tensor, nn
+from mindspore.ops import constexpr
+
+from ms_mhc import checks, parallel
+from ms_mhc.backends import registry
+from ms_mhc.backends.registry import AUTO, Backend, Choice, Job, Kernel
+from ms_mhc.joint import Distributed, Joined, Tensors
+from ms_mhc.operation import BACKWARD, FORWARD, OPERATIONS, RESIDUAL
+from ms_mhc.operators.precision import called_eagerly, run_eagerly
+
+RESIDUAL_GRADIENT = "grad_" + RESIDUAL
+COMPOSITE = "composite"
+CELLS_KEPT = 128  # an operator with options of its own is made anew when so many others were used since
+
+
+class Options(NamedTuple):
+    """What is the same for all operators."""
+
+    backend: str = AUTO
+    precision: str = "float32"
+    share: bool = False  # hand x on as one more output
+    sizes: Optional[Tuple[int, int]] = None  # N and D, where the caller fixes them
+    layout: Any = None  # of x, in a graph that is distributed over devices
+
+
+def spec(value: Any) -> Any:
+    """What the checks see of an argument. Compiled into graphs, therefore as plain as this."""
+    if value is None:
+        return None
+    if isinstance(value, Tensor):
+        return (value.shape, value.dtype)
+    return str(type(value))
+
+
+def specs(values: Tuple[Any, ...]) -> Tuple[Any, ...]:
+    """What the checks see of the arguments."""
+    described = ()
+    for value in values:
+        described = described + (spec(value),)
+    return described
+
+
+def present(values: Tuple[Optional[Tensor], ...]) -> Tuple[Tensor, ...]:
+    """Those that are there."""
+    tensors = ()
+    for value in values:
+        if value is not None:
+            tensors = tensors + (value,)
+    return tensors
+
+
+class Alone(nn.Cell):
+    """A backward as an operator of its own. It has no written gradient."""
+
+    def __init__(self, backward: Kernel, eager: Kernel) -> None:
+        super().__init__()
+        self.backward = backward.call
+        self._eager = eager.call
+
+    def __call__(self, inputs: Tensors) -> Tensors:
+        return run_eagerly(self._eager, *inputs) if called_eagerly() else super().__call__(inputs)
+
+    def construct(self, inputs: Tensors) -> Tensors:
+        return self.backward(*inputs)
+
+
+def cell_for(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Any) -> nn.Cell:
+    """The cell that computes an operator and its gradient. It takes the tensors that are there, in one tuple.
+
+    Args:
+        caller: what messages call the operator.
+        name: of the operation.
+        arguments: :func:`specs` of the tensors, in the order of the forward's contract.
+        attributes: in the order of the forward's contract.
+        options: the fields of :class:`Options`.
+    """
+    chosen = Options(*options)
+    job = _job(caller, name, FORWARD, arguments, attributes, chosen)
+    here, eagerly = (registry.choose(caller, job, chosen.backend, eager) for eager in (False, True))
+    cell = _made_joined(here, eagerly, job.without_sizes(), chosen.share, compiled_for(job))
+    layout = parallel.for_mode(caller, chosen.layout)
+    if layout is None:
+        return cell
+    known = {} if job.num_iters is None else {"I": job.num_iters}
+    return Distributed(cell, here.forward.kernel(job.without_sizes(), FORWARD), known, layout)
+
+
+joined = constexpr(check=False)(cell_for)
+
+
+def has_kernel(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Any) -> bool:
+    """Whether a backend other than MindSpore ops, or these where they were asked for, has an operator in one piece."""
+    chosen = Options(*options)
+    job = _job(caller, name, FORWARD, arguments, attributes, chosen)
+    return chosen.backend == COMPOSITE or any(
+        b.refusal(job, FORWARD) is None and b.refusal(job, BACKWARD) is None
+        for b in registry.backends()
+        if b.name != COMPOSITE and chosen.backend in (AUTO, b.name)
+    )
+
+
+@constexpr(check=False)
+def alone(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Any) -> nn.Cell:
+    """The cell that computes an operator's backward, for a caller that brings all its inputs."""
+    chosen = Options(*options)
+    job = _job(caller, name, BACKWARD, arguments, attributes, chosen)
+    parallel.for_mode(caller, None)
+    here, eagerly = (next(registry.able(caller, job, chosen.backend, BACKWARD, eager)) for eager in (False, True))
+    return _made_alone(here, eagerly, job.without_sizes(), compiled_for(job))
+
+
+def _job(
+    caller: str, name: str, direction: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Options
+) -> Job:
+    """The arguments, checked, as a job."""
+    operation = OPERATIONS[name]
+    contract = operation.contracts[direction]
+    checks.one_of(caller, "backend", options.backend, registry.names())
+    checks.one_of(caller, "precision", options.precision, registry.PRECISIONS)
+    sizes = checks.tensors(caller, contract, operation.names_of(contract.inputs), arguments, options.sizes)
+    values = dict(zip((a.snake_name for a in contract.attrs), attributes))
+    checks.attributes(caller, values)
+    names = operation.names_of(operation.contracts[BACKWARD].inputs) if direction == FORWARD else ()
+    absent = [n for n, given in zip(operation.names_of(contract.inputs), arguments) if given is None]
+    if direction == FORWARD and not options.share and RESIDUAL_GRADIENT in names:
+        absent.append(RESIDUAL_GRADIENT)
+    return Job(
+        name,
+        sizes.num_streams,
+        sizes.hidden_size,
+        sizes.dtype,
+        num_iters=values.get("num_iters"),
+        recipe=values.get("recipe"),
+        absent=tuple(absent),
+        attributes=tuple(values.items()),
+        precision=options.precision,
+        token_dims=len(sizes.tokens),
+        tokens=sizes.tokens,
+    )
+
+
+def compiled_for(job: Job) -> Any:
+    """Called from Python in graph mode, a cell keeps a graph for every shape: there one cell serves one shape."""
+    return None if called_eagerly() else (job.tokens, job.hidden_size, job.dtype)
+
+
+@lru_cache(maxsize=CELLS_KEPT)
+def _made_joined(here: Choice, eagerly: Choice, job: Job, share: bool, _: Any) -> Joined:
+    def make(choice: Choice, eager: Optional[Joined]) -> Joined:
+        return Joined(choice.forward.kernel(job, FORWARD), choice.backward.kernel(job, BACKWARD), share, eager)
+
+    return make(here, None if eagerly == here else make(eagerly, None))
+
+
+@lru_cache(maxsize=CELLS_KEPT)
+def _made_alone(here: Backend, eagerly: Backend, job: Job, _: Any) -> Alone:
+    return Alone(here.kernel(job, BACKWARD), eagerly.kernel(job, BACKWARD))

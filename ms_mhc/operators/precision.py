@@ -1,0 +1,85 @@
+"""Where mixed precision stops.
+
+``amp`` marks every cell of a network with a dtype; MindSpore then casts parameters and inputs of marked cells. The
+gates of mHC are fp32 whatever ``amp`` does: their cells drop the mark, and only the streams take the network's dtype.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Optional
+
+import mindspore as ms
+from mindspore import Tensor, nn, ops
+from mindspore._c_expression import MixedPrecisionType
+
+try:
+    from mindspore.graph.api import _pynative_executor
+except ImportError:  # MindSpore 2.9
+    from mindspore.common.api import _pynative_executor
+
+_MARKS = {"fp16": ms.float16, "bf16": ms.bfloat16, "fp32": ms.float32}
+
+
+class GateCell(nn.Cell):
+    """A cell whose parameters and gates stay in fp32, and whose streams take the network's dtype."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream_dtype: Optional[Any] = None
+
+    def add_flags(self, **flags: Any) -> nn.Cell:
+        """Flags of a cell; those of mixed precision become the dtype of the streams."""
+        for name, dtype in _MARKS.items():
+            if flags.get(name):
+                self.stream_dtype = dtype
+        rest: Dict[str, Any] = {name: value for name, value in flags.items() if name not in _MARKS}
+        return super().add_flags(**rest)
+
+    def streams(self, x: Tensor) -> Tensor:
+        """x in the dtype of the network, where ``amp`` set one."""
+        return x if self.stream_dtype is None else ops.cast(x, self.stream_dtype)
+
+
+class Float32Cell(nn.Cell):
+    """A cell in which no mixed precision happens, whatever the cell is marked with that calls it.
+
+    A graph that contains it compiles its ``construct``; called from Python it is a plain function.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixed_precision_type = MixedPrecisionType.NOTSET
+
+    def __call__(self, *args: Any) -> Any:
+        return self.construct(*args)
+
+
+def called_eagerly() -> bool:
+    """Whether Python code computes now, rather than a graph: only for code that runs, not for what is compiled."""
+    return bool(ms.get_context("mode") == ms.PYNATIVE_MODE)
+
+
+def run_eagerly(function: Callable[..., Any], *args: Any) -> Any:
+    """A call in PyNative mode without the mixed precision of the cell that makes it."""
+    _pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET)
+    try:
+        return function(*args)
+    finally:
+        _pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET, False)
+
+
+def local(name: str, value: Tensor) -> Tensor:
+    """The tensor on this device of a distributed one (DTensor), whose gradient then arrives on it.
+
+    Raises:
+        ValueError: only a part of it is here.
+    """
+    if not hasattr(value, "to_local"):
+        return value
+    here = value.to_local()
+    if tuple(here.shape) != tuple(value.shape):
+        raise ValueError(
+            f"{name} is a distributed tensor of shape {list(value.shape)}, of which only {list(here.shape)} is on this "
+            f"device; pass its local part (to_local()) if it is split over tokens, else gather it first"
+        )
+    return here

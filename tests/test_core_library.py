@@ -1,0 +1,205 @@
+"""The compiled library belongs to its sources, and says so when it does not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+
+from ms_mhc import csrc
+from ms_mhc.csrc import build
+
+REPOSITORY = Path(csrc.__file__).parents[2]
+needs_library = pytest.mark.skipif(not csrc.LIBRARY.is_file(), reason="the library was not compiled")
+FAKE_COMPILER = "#!/bin/sh\nfor output; do :; done\necho nothing > $output\n"  # writes what stands last, as -o does
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the C++ sources that is compared in place of the package's own."""
+    folder = tmp_path / "sources"
+    shutil.copytree(build.SOURCES, folder, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    monkeypatch.setattr(build, "SOURCES", folder)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _fresh_answers() -> Iterator[None]:
+    csrc.refusal.cache_clear()
+    csrc.loadable.cache_clear()
+    yield
+    csrc.refusal.cache_clear()
+    csrc.loadable.cache_clear()
+
+
+@needs_library
+def test_sources_elsewhere_and_touched_are_the_same_sources(sources: Path) -> None:
+    for path in sources.iterdir():
+        os.utime(path, (1, 1))
+    assert csrc.refusal() is None
+
+
+@needs_library
+@pytest.mark.parametrize("name", ["kernels.cc", "vector.h", "mhc.h"])
+def test_an_edit_of_any_source_is_seen(sources: Path, name: str) -> None:
+    with (sources / name).open("a") as file:
+        file.write("\n")
+    assert "was compiled from other C++ sources than those beside it" in str(csrc.refusal())
+    assert str(csrc.refusal()).endswith("python -m ms_mhc.csrc.build")
+
+
+@needs_library
+def test_a_source_more_or_under_another_name_is_seen(sources: Path) -> None:
+    (sources / "more.h").touch()
+    assert "other C++ sources" in str(csrc.refusal())
+    csrc.refusal.cache_clear()
+    (sources / "more.h").unlink()
+    (sources / "tile.h").rename(sources / "tiles.h")
+    assert "other C++ sources" in str(csrc.refusal())
+
+
+@needs_library
+@pytest.mark.parametrize("name", ["FLAGS", "VARIANTS"])
+def test_other_flags_are_seen(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(build, name, ("-std=c++17",) if name == "FLAGS" else {})
+    assert "other C++ sources" in str(csrc.refusal())
+
+
+@needs_library
+def test_no_sources_to_compare_with(sources: Path) -> None:
+    shutil.rmtree(sources)
+    assert "cannot be compared with its sources" in str(csrc.refusal())
+
+
+def test_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csrc, "LIBRARY", tmp_path / "libms_mhc_cpu.so")
+    assert str(csrc.refusal()).startswith("libms_mhc_cpu.so was not compiled")
+    assert str(csrc.refusal()).endswith("python -m ms_mhc.csrc.build")
+
+
+def test_something_else_in_place_of_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(csrc, "LIBRARY", tmp_path / "libms_mhc_cpu.so")
+    csrc.LIBRARY.write_text("not a library")
+    assert str(csrc.refusal()).startswith("libms_mhc_cpu.so cannot be loaded")
+
+
+@needs_library
+def test_a_library_of_a_version_without_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "old.cc"
+    source.write_text('extern "C" int MhcPre() { return 0; }\n')
+    library = tmp_path / "libms_mhc_cpu.so"
+    subprocess.run([*build.find_compiler(), "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    monkeypatch.setattr(csrc, "LIBRARY", library)
+    assert "other C++ sources" in str(csrc.refusal())
+
+
+def _python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    every = {**os.environ, "PYTHONPATH": str(REPOSITORY), **environment}
+    return subprocess.run([sys.executable, "-c", program], env=every, capture_output=True, text=True, check=False)
+
+
+@needs_library
+def test_an_instruction_set_that_is_not_here_is_refused_by_name() -> None:
+    program = "from ms_mhc import csrc; print(csrc.refusal())"
+    refused = _python(program, MS_MHC_CPU_ISA="AVX-512").stdout
+    assert refused.startswith("MS_MHC_CPU_ISA is 'AVX-512', which is not one of the instruction sets to be had here: ")
+    assert "baseline" in refused
+    assert _python(program, MS_MHC_CPU_ISA="baseline").stdout == "None\n"
+    assert _python(program, MS_MHC_CPU_ISA="").stdout == "None\n"
+
+
+@needs_library
+def test_a_colon_in_the_path_of_the_package(tmp_path: Path) -> None:
+    link = tmp_path / "a:b" / csrc.LIBRARY.name
+    link.parent.mkdir()
+    link.symlink_to(csrc.LIBRARY)
+    done = _python(
+        f"""
+import pathlib
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, ops
+from ms_mhc import csrc
+csrc.LIBRARY = pathlib.Path({str(link)!r})
+path = csrc.loadable()
+assert csrc.loadable() == path
+function = ops.Custom(f"{{path}}:MhcPost", lambda scalars, x, h, p: x, lambda scalars, x, h, p: x, func_type="aot")
+for mode in (ms.GRAPH_MODE, ms.PYNATIVE_MODE):
+    ms.set_context(mode=mode)
+    one = Tensor(np.ones((2, 1, 3), np.float32))
+    print(function(Tensor(np.zeros(1, np.float32)), one, one[:, 0], one[:, :, 0]).asnumpy().ravel())
+print(path)
+"""
+    )
+    first, second, path = done.stdout.splitlines() or ["", "", done.stderr]
+    assert first == second == "[2. 2. 2. 2. 2. 2.]"
+    assert ":" not in path
+    assert not Path(path).parent.exists()
+
+
+def test_a_path_without_colon_is_used_as_it_is() -> None:
+    if ":" in str(csrc.LIBRARY):
+        pytest.skip("the package itself lies under a colon")
+    assert csrc.loadable() == csrc.LIBRARY
+
+
+# ---- python -m ms_mhc.csrc.build ----
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A copy of the package without its library."""
+    for name in ("ms_mhc", "aclnn_adapter"):
+        ignore = shutil.ignore_patterns("*.so", "__pycache__")
+        shutil.copytree(REPOSITORY / name, tmp_path / "copy" / name, ignore=ignore)
+    compiler = tmp_path / "compiler"
+    compiler.write_text(FAKE_COMPILER)
+    compiler.chmod(0o755)
+    return tmp_path / "copy"
+
+
+def _build(package: Path, *arguments: str, compiler: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ms_mhc.csrc.build", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(package), "CXX": compiler}
+    return subprocess.run(command, env=environment, cwd=package, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_the_build_runs_where_the_library_is_missing_or_stale(package: Path, tmp_path: Path, stale: bool) -> None:
+    library = package / "ms_mhc/csrc" / csrc.LIBRARY.name
+    if stale:
+        library.write_text("stale")
+    done = _build(package, compiler=str(tmp_path / "compiler"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(library)
+    assert library.read_text() == "nothing\n"
+
+
+@pytest.mark.parametrize(
+    ("destination", "complaint"),
+    [("file/library.so", "cannot be written"), ("folder", "cannot be written"), ("library.so", "this command failed")],
+)
+def test_a_build_that_cannot_be_done_is_one_message(
+    package: Path, tmp_path: Path, destination: str, complaint: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/something").touch()
+    compiler = "false" if complaint == "this command failed" else str(tmp_path / "compiler")
+    done = _build(package, str(tmp_path / destination), compiler=compiler)
+    assert done.returncode == 1
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("**/ms_mhc_build_*"))
+
+
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "'g++"])
+def test_a_compiler_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
+    monkeypatch.setenv("CXX", compiler)
+    with pytest.raises(build.BuildError, match=compiler):
+        build.find_compiler()
