@@ -60,7 +60,7 @@ def read_metrics(path: Path) -> List[Dict[str, str]]:
 
 
 class Events:
-    """The same numbers as event files, through MindSpore's own ``SummaryRecord``; TensorBoard reads them."""
+    """The same numbers as event files, through MindSpore's own ``SummaryRecord``."""
 
     def __init__(self, folder: Path) -> None:
         import mindspore as ms

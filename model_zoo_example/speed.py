@@ -81,7 +81,7 @@ def report(seconds: Dict[str, List[float]], tokens: int) -> List[str]:
     import numpy as np
 
     lines = [
-        "| contender | tokens per second, median | time, as a multiple of mHC's with backend auto: median (quartiles) |",
+        "| contender | tokens per second, median | time, times that of mHC with backend auto: median (quartiles) |",
         "|---|---|---|",
     ]
     ratio = {}
