@@ -80,12 +80,15 @@ def run(settings: Any, corpus: Any, points: int) -> Result:
 
 
 def summary(results: Sequence[Result]) -> List[str]:
-    """A table, one line per depth and kind: the mean over the seeds, with the range where there are several."""
+    """A table, one line per depth and kind: the mean over the seeds, with the range where there are several.
+
+    The late gradient norm is the median of the last tenth of the steps.
+    """
     import numpy as np
 
     lines = [
-        "| blocks | residual | seeds | validation loss | gradient norm, last tenth | largest, second half "
-        "| gain of a layer, forward / backward | gain of all layers, forward / backward |",
+        "| blocks | residual | seeds | validation loss | gradient norm: late | largest "
+        "| largest gain of a layer, forward / backward | gain of all layers, forward / backward |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for layers in sorted({r["layers"] for r in results}):
@@ -94,11 +97,10 @@ def summary(results: Sequence[Result]) -> List[str]:
             if not same:
                 continue
             late = [r["norms"][-max(1, len(r["norms"]) // 10) :] for r in same]
-            half = [r["norms"][len(r["norms"]) // 2 :] for r in same]
             lines.append(
                 f"| {layers} | {kind} | {len(same)} | {_range([r['validation'][-1] for r in same], '.3f')} "
                 f"| {_range([float(np.median(norms)) for norms in late], '.2f')} "
-                f"| {_range([max(norms) for norms in half], '.2f')} "
+                f"| {_range([max(r['norms']) for r in same], '.1f')} "
                 f"| {_gain(same, 'forward', max)} / {_gain(same, 'backward', max)} "
                 f"| {_gain(same, 'composite_forward', lambda g: g[-1])} "
                 f"/ {_gain(same, 'composite_backward', lambda g: g[0])} |"

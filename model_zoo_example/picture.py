@@ -12,7 +12,6 @@ STYLE = {
     "unconstrained": ("unconstrained hyper-connections", "#d1495b"),
     "mhc": ("mHC", "#2e6f95"),
 }
-SMOOTHED = 10  # steps over which the gradient norm's median is taken
 Result = Dict[str, Any]
 
 
@@ -27,6 +26,7 @@ def draw(results: Sequence[Result], file: Path) -> None:
 
         matplotlib.use("Agg")
         import matplotlib.pyplot as plt
+        from matplotlib import ticker
     except ImportError as error:
         raise ValueError("--plot needs matplotlib: pip install 'ms-mhc[example]'") from error
 
@@ -40,7 +40,9 @@ def draw(results: Sequence[Result], file: Path) -> None:
         for axis, title in zip(axes, titles):
             axis.set_title(title if axis is not axes[0] else f"{depth} blocks: {title}", fontsize=10)
             axis.grid(alpha=0.3, linewidth=0.5)
-        axes[0].set(xlabel="step", ylabel="nats per byte")
+        axes[0].set(xlabel="step", ylabel="nats per byte", yscale="log")
+        axes[0].yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        axes[0].yaxis.set_minor_formatter(ticker.FormatStrFormatter("%g"))
         axes[1].set(xlabel="step", yscale="log")
         for axis in axes[2:]:
             axis.axhline(1.0, color=STYLE["plain"][1], linewidth=1)
@@ -62,9 +64,7 @@ def _draw_run(result: Result, axes: Any) -> None:
     colour = STYLE[result["residual"]][1]
     line = {"color": colour, "linewidth": 1.3, "alpha": 0.8}
     axes[0].plot(result["steps"], result["validation"], label=result["residual"], **line)
-    norms = result["norms"]
-    medians = [float(np.median(norms[start : start + SMOOTHED])) for start in range(0, len(norms), SMOOTHED)]
-    axes[1].plot(np.arange(len(medians)) * SMOOTHED + SMOOTHED / 2, medians, **line)
+    axes[1].plot(np.arange(1, len(result["norms"]) + 1), result["norms"], **{**line, "linewidth": 0.8})
     for axis, name in ((axes[2], "composite_forward"), (axes[3], "composite_backward")):
         if result["gains"]:
             axis.plot([row[name] for row in result["gains"]], **line)

@@ -3,7 +3,7 @@
     python -m model_zoo_example.train --config configs/tiny.yaml
     python -m model_zoo_example.train --config configs/tiny.yaml --residual plain --steps 300
     python -m model_zoo_example.train --resume runs/tiny
-    msrun --worker_num=2 --local_worker_num=2 --master_port=8118 --join=True -m model_zoo_example.train
+    msrun --worker_num=2 --local_worker_num=2 --master_port=8118 --join=True python -m model_zoo_example.train
 
 The run's folder gets metrics.csv and checkpoints. Ctrl-C (or SIGTERM) ends the run after the step, with a checkpoint;
 --resume goes on from a checkpoint or from the newest in a folder, with the settings that are stored in it.

@@ -2,9 +2,10 @@
 
     python -m tests.example_losses > tests/example_losses.json
 
-``tiny`` is checked as it is. ``small`` has a smaller batch, ``ascend`` its schedule, clipping
-and accumulation on a network that a CPU can train in float32: their full sizes do not fit into a test. The text is
-this repository's licence, because the help topics of Python differ between its versions.
+``tiny`` is checked as it is. ``small`` has a smaller batch, ``ascend`` its schedule, clipping and accumulation on a
+network that a CPU can train in float32, with a learning rate that has an effect within its 2000 steps of warm-up:
+their full sizes do not fit into a test. The text is this repository's licence, because the help topics of Python
+differ between its versions.
 """
 
 from __future__ import annotations
@@ -23,7 +24,18 @@ SIZE = ("--hidden_size", "64", "--num_layers", "2", "--num_heads", "4", "--mlp_s
 CONFIGS: Dict[str, Tuple[str, ...]] = {
     "tiny": ("--stop_at", "20"),
     "small": ("--stop_at", "20", "--batch_size", "4"),
-    "ascend": ("--stop_at", "20", *ON_CPU, *SIZE, "--batch_size", "16", "--accumulation", "2"),
+    "ascend": (
+        "--stop_at",
+        "20",
+        *ON_CPU,
+        *SIZE,
+        "--batch_size",
+        "16",
+        "--accumulation",
+        "2",
+        "--learning_rate",
+        "0.2",
+    ),
 }
 
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import signal
+import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import List
 
 import pytest
 
+from tests import launch
 from tests.example import TIMEOUT, call, column, environment, train
-from tests.test_parallel import free_port
 
-MSRUN = Path(sys.executable).with_name("msrun")
 STEPS = ("--steps", "5000", "--warmup_steps", "2", "--accumulation", "2")
 COMPARED = 10
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def children(parent: int) -> List[int]:
@@ -32,16 +37,15 @@ def children(parent: int) -> List[int]:
     return found
 
 
-@pytest.mark.skipif(not (MSRUN.exists() or shutil.which("msrun")), reason="MindSpore's launcher msrun is not installed")
+@pytest.mark.skipif(launch.missing(), reason="MindSpore's launcher msrun is not installed")
 def test_two_processes_train_like_one_and_stop_together(tmp_path: Path) -> None:
     """They go on from the checkpoint of one process; then one of the two gets a SIGTERM."""
     alone = train(tmp_path, "alone", *STEPS, "--stop_at", COMPARED)
     train(tmp_path, "run", *STEPS, "--stop_at", "3")
-    launcher = str(MSRUN) if MSRUN.exists() else "msrun"
-    launch = [launcher, "--worker_num=2", "--local_worker_num=2", f"--master_port={free_port()}", "--join=True"]
-    launch += ["--log_dir=logs", "-m", "model_zoo_example.train", "--resume", "run"]
+    command = ["msrun", "--worker_num=2", "--local_worker_num=2", f"--master_port={free_port()}", "--join=True"]
+    command += ["--log_dir=logs", "python", "-m", "model_zoo_example.train", "--resume", "run"]
     msrun = subprocess.Popen(
-        launch, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     limit = time.monotonic() + TIMEOUT
     while len(column(tmp_path / "run")) < COMPARED and msrun.poll() is None and time.monotonic() < limit:
@@ -49,7 +53,7 @@ def test_two_processes_train_like_one_and_stop_together(tmp_path: Path) -> None:
     workers = children(msrun.pid)
     for log in sorted((tmp_path / "logs").glob("worker_1.log")):
         assert "Traceback" not in log.read_text()
-    subprocess.run(["kill", f"-{signal.SIGTERM.value}", str(max(workers))], check=True)
+    os.kill(max(workers), signal.SIGTERM)
     msrun.wait(timeout=TIMEOUT)
     logs = [path.read_text() for path in sorted((tmp_path / "logs").glob("worker_*.log"))]
     losses = column(tmp_path / "run")

@@ -44,6 +44,6 @@ def test_bfloat16_takes_the_kernels_and_trains_as_float32_does(host: Host) -> No
     backward = [call for call in calls if call["operator"] == "aclnnMhcPreBackward" and call["phase"] == 2]
     assert len(backward) == steps * parts * connections
     assert len(forward) >= len(backward)
-    # the learning rate has hardly begun to rise, so only rounding tells them apart: 2**-8 of a logit
+    # a bfloat16 has 8 bits, and 16-bit rounding grows over the steps
     assert column(host.folder / "ascend") == pytest.approx(expected("ascend")[:6], abs=2e-2)
     assert len(list(Path(host.folder / "ascend").glob("step-*.safetensors"))) == 2
