@@ -23,7 +23,7 @@ test: $(VENV)/installed
 	$(VENV)/bin/python -m pytest -n 2
 
 example: $(VENV)/installed
-	$(VENV)/bin/python model_zoo_example/train.py
+	$(VENV)/bin/python -m model_zoo_example.train --config configs/tiny.yaml
 
 lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .
