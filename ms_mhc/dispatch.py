@@ -31,6 +31,7 @@ class Options(NamedTuple):
     share: bool = False  # hand x on as one more output
     sizes: Optional[Tuple[int, int]] = None  # N and D, where the caller fixes them
     layout: Any = None  # of x, in a graph that is distributed over devices
+    eager_kernels: bool = False  # auto takes the vendor's kernels where an operator is called eagerly, too
 
 
 def spec(value: Any) -> Any:
@@ -86,7 +87,8 @@ def cell_for(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tup
     """
     chosen = Options(*options)
     job = _job(caller, name, FORWARD, arguments, attributes, chosen)
-    here, eagerly = (registry.choose(caller, job, chosen.backend, eager) for eager in (False, True))
+    here = registry.choose(caller, job, chosen.backend)
+    eagerly = here if chosen.eager_kernels else registry.choose(caller, job, chosen.backend, eagerly=True)
     cell = _made_joined(here, eagerly, job.without_sizes(), chosen.share, compiled_for(job))
     layout = parallel.for_mode(caller, chosen.layout)
     if layout is None:
