@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
+from types import FrameType
+from typing import Optional
 
 try:
     from mindspore.graph._utils import pijit_context
@@ -50,7 +52,7 @@ def refuse() -> None:
 def _under_bytecode_capture() -> bool:
     if pijit_context.SKIP_RULES:  # MindSpore empties it when the first function is captured
         return False
-    frame = sys._getframe()
+    frame: Optional[FrameType] = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "_fn" and frame.f_code.co_filename == pijit_context.__file__:
             return True

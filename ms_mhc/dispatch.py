@@ -45,7 +45,7 @@ def spec(value: Any) -> Any:
 
 def specs(values: Tuple[Any, ...]) -> Tuple[Any, ...]:
     """What the checks see of the arguments."""
-    described = ()
+    described: Tuple[Any, ...] = ()
     for value in values:
         described = described + (spec(value),)
     return described
@@ -53,7 +53,7 @@ def specs(values: Tuple[Any, ...]) -> Tuple[Any, ...]:
 
 def present(values: Tuple[Optional[Tensor], ...]) -> Tuple[Tensor, ...]:
     """Those that are there."""
-    tensors = ()
+    tensors: Tuple[Any, ...] = ()
     for value in values:
         if value is not None:
             tensors = tensors + (value,)

@@ -95,11 +95,11 @@ class Joined(nn.Cell):
 
     def bprop(self, inputs: Tensors, out: Tensors, dout: Tensors) -> Tuple[Tensors]:
         row = inputs + out + dout
-        arguments = ()
+        arguments: Tuple[Any, ...] = ()
         for place in self.taken:
             arguments = arguments + (row[place],)
         found = self.backward(*arguments)
-        grads = ()
+        grads: Tuple[Any, ...] = ()
         for place, value in zip(self.gradients, inputs):
             grads = grads + ((found[place],) if place >= 0 else (mint.zeros_like(value),))
         if self.share_left:
