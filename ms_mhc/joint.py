@@ -124,6 +124,7 @@ class Distributed(nn.Cell):
         count = len(forward.inputs)
         functions = {
             1: (self.forward_1, self.backward_1),
+            2: (self.forward_2, self.backward_2),
             3: (self.forward_3, self.backward_3),
             4: (self.forward_4, self.backward_4),
             5: (self.forward_5, self.backward_5),
@@ -171,6 +172,12 @@ class Distributed(nn.Cell):
 
     def backward_1(self, a: Tensor, out: Any, dout: Any) -> Any:
         return self.backward((a,), out, dout)
+
+    def forward_2(self, a: Tensor, b: Tensor) -> Any:
+        return self.forward((a, b))
+
+    def backward_2(self, a: Tensor, b: Tensor, out: Any, dout: Any) -> Any:
+        return self.backward((a, b), out, dout)
 
     def forward_3(self, a: Tensor, b: Tensor, c: Tensor) -> Any:
         return self.forward((a, b, c))
