@@ -115,7 +115,9 @@ def test_backward_leaves_the_gradients_on_the_distributed_parameters(networks: L
                 parameter._requires_grad = True
             loss = (network(x()) ** 2).mean()
             with NoFallbackGuard():
-                run_backward((loss,), (ops.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True)
+                run_backward(
+                    (loss,), (ops.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
+                )
             found.append({parameter.name: parameter._grad.asnumpy() for parameter in parameters})
     finally:
         _pynative_executor.set_grad_flag(False)
