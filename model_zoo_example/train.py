@@ -308,9 +308,12 @@ def execute(work: Plan, interruption: Interruption) -> int:
     try:
         for line in describe(work, trainer):
             say(line)
-        before = trainer.validation_loss()
-        say(f"validation loss {'before training' if trainer.step == 0 else 'so far'}: {before:.4f} nats per byte")
-        complete = run.to_the_end()
+        complete, before = False, math.nan
+        if interruption.signal is None:
+            before = trainer.validation_loss()
+            so_far = "before training" if trainer.step == 0 else "so far"
+            say(f"validation loss {so_far}: {before:.4f} nats per byte")
+            complete = run.to_the_end()
     finally:
         run.close()
     if not complete:
@@ -336,6 +339,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     with Interruption() as interruption:
         try:
             return execute(plan(argv), interruption)
+        except KeyboardInterrupt:  # the second one
+            print("train: stopped at once", file=sys.stderr)
+            return interruption.status
         except (ValueError, RuntimeError, CheckpointError) as error:
             print(f"train: {error}", file=sys.stderr)
             return 1 if isinstance(error, (RunError, CheckpointError)) else 2

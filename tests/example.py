@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 ROOT = Path(__file__).resolve().parents[1]
-TIMEOUT = 600
+TIMEOUT = 900
 TEXT = str(ROOT / "LICENSE")  # the help topics of Python differ between its versions; this text does not
 # one block and little validation: what is tested does not depend on the size
 SHORT = ("--data", TEXT, "--num_layers", "1", "--validation_batches", "2", "--sample", "0", "--batch_size", "8")
