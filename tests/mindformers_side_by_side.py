@@ -139,7 +139,10 @@ class Bench:
         """Loss and gradients: a way is "pynative", "graph", "jit", or "backward" for loss.backward()."""
         rng = np.random.default_rng(1)
         x, w = (Tensor(rng.normal(size=(S, B, N * H)).astype(np.float32)) for _ in range(2))
-        x, parameters = x.astype(getattr(ms, {"fp32": "float32", "bf16": "bfloat16"}[self.dtype])), network.trainable_params()
+        x, parameters = (
+            x.astype(getattr(ms, {"fp32": "float32", "bf16": "bfloat16"}[self.dtype])),
+            network.trainable_params(),
+        )
 
         def loss_of(x: Tensor) -> Tensor:
             return (ops.cast(network(x), ms.float32) * w).sum()

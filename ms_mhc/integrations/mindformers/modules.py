@@ -61,9 +61,7 @@ class _Connection(nn.Cell):
             float(self.norm_eps), convention.hc_eps, convention.sinkhorn_eps, num_iters, convention.recipe,
         )  # fmt: skip
         sizes = (self.n, self.hidden_size)
-        self.options = tuple(
-            Options(settings.backend, settings.precision, settings.share, sizes, eager_kernels=True)
-        )
+        self.options = tuple(Options(settings.backend, settings.precision, settings.share, sizes, eager_kernels=True))
         self.output_cell = _OutputCell(self.n, self.hidden_size, self.dtype, settings.backend)
 
     def construct(self, hidden_states: Tensor) -> Tuple[Any, ...]:

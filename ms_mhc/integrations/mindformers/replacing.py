@@ -61,7 +61,9 @@ def apply(
         ("HyperConnectionModule", release.module, "float32"),
         ("FusedHyperConnectionModule", release.fused, "hf32"),
     ):
-        settings = modules.Settings(convention, backend, precision or as_theirs, share_residual, fused=as_theirs == "hf32")
+        settings = modules.Settings(
+            convention, backend, precision or as_theirs, share_residual, fused=as_theirs == "hf32"
+        )
         _replace(layer, name, modules.connection(getattr(theirs, name), settings))
     if specs is not None:
         _replace(specs, "HyperConnectionHead", modules.head(theirs.HyperConnectionHead))
