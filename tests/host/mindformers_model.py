@@ -58,12 +58,15 @@ def fill(model: nn.Cell) -> None:
             parameter.set_data(drawn.astype(parameter.dtype))
 
 
-def train(whose: str, dtype: str, results: Dict[str, np.ndarray]) -> None:
+def build(dtype: str) -> nn.Cell:
     classes = importlib.import_module("mindformers.models.deepseek4")
     models = importlib.import_module("mindformers.models.deepseek4.modeling_deepseek_v4_pynative")
     model = models.PyNativeDeepseekV4ForCausalLM(config(classes, dtype))
     fill(model)
-    model.set_train(True)
+    return model.set_train(True)
+
+
+def train(whose: str, model: nn.Cell, results: Dict[str, np.ndarray]) -> None:
     rng = np.random.default_rng(2)
     ids, labels = (Tensor(rng.integers(0, VOCABULARY, (BATCH, SEQUENCE)).astype(np.int32)) for _ in range(2))
     mask = Tensor(np.ones((BATCH, SEQUENCE), np.float32))
@@ -91,14 +94,15 @@ def train(whose: str, dtype: str, results: Dict[str, np.ndarray]) -> None:
 def main(backends: List[str]) -> None:
     hyper_parallel_double.install()
     ms.set_context(mode=ms.PYNATIVE_MODE, device_target="Ascend", pynative_synchronize=True)
-    hyper_parallel_double.enable_backward()
-    results: Dict[str, np.ndarray] = {}
-    train("truth", "float32", results)
-    train("theirs", "bfloat16", results)
+    models = {"truth": build("float32"), "theirs": build("bfloat16")}
     for backend in backends:
         integration.apply(backend=backend)
-        train(backend, "bfloat16", results)
+        models[backend] = build("bfloat16")
         integration.undo()
+    hyper_parallel_double.enable_backward()  # once parameters are filled: MindSpore then refuses to
+    results: Dict[str, np.ndarray] = {}
+    for whose, model in models.items():
+        train(whose, model, results)
     np.savez("model.npz", **results)
 
 
