@@ -37,7 +37,8 @@ def refuse() -> None:
     """Called wherever Python code is about to compute.
 
     Raises:
-        RuntimeError: it does so under one of these captures.
+        RuntimeError: it does so under one of these captures. (After an error in a trace MindSpore 2.10 goes on tracing;
+            start the process anew.)
     """
     if pijit_context is None:
         return

@@ -1,8 +1,9 @@
 // Random numbers. They are drawn from another generator than the vendor's: equal seeds repeat, but give other numbers.
 #include <random>
+#include <vector>
 
 #include "framework/operator.h"
-#include "operators/engine.h"
+#include "operators/moving.h"
 
 namespace host {
 namespace {
@@ -13,8 +14,17 @@ Plan normal(Tensor &self, float mean, float deviation, std::int64_t seed, std::i
   return {[&, mean, deviation, seed, offset] {
     std::seed_seq words{seed, seed >> 32, offset, offset >> 32};
     std::mt19937_64 generator(words);
-    std::normal_distribution<double> numbers(0, 1);
-    map<double>([&] { return mean + deviation * numbers(generator); }, self);
+    std::normal_distribution<double> draw(mean, deviation > 0 ? deviation : 1);
+    std::vector<double> numbers(static_cast<std::size_t>(self.size()), mean);
+    if (deviation > 0) {
+      for (double &number : numbers) number = draw(generator);  // one after another, so that a seed repeats
+    }
+    Tensor dense = self;
+    dense.strides = contiguous_strides(self.shape);
+    dense.offset = 0;
+    dense.dtype = ACL_DOUBLE;
+    dense.data = numbers.data();
+    convert(dense, self);
   }};
 }
 
