@@ -72,11 +72,7 @@ class _Module(types.ModuleType):
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[importlib.machinery.ModuleSpec]:
-<<<<<<< HEAD
-        if name.split(".", maxsplit=1)[0] != NAME:
-=======
         if name.split(".", 1)[0] != NAME:
->>>>>>> zoo
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
