@@ -18,7 +18,7 @@ from mindspore.ops.operations.debug_ops import Morph
 from aclnn_adapter.custom import infer_functions
 from ms_mhc.backends.registry import Kernel
 from ms_mhc.operation import RESIDUAL, Operation
-from ms_mhc.operators.precision import called_eagerly, local, run_eagerly
+from ms_mhc.operators.precision import called_eagerly, local, recording, run_eagerly
 from ms_mhc.parallel import laid_out
 
 Tensors = Tuple[Tensor, ...]
@@ -83,7 +83,10 @@ class Joined(nn.Cell):
 
     def __call__(self, inputs: Tensors) -> Tensors:
         if called_eagerly():
-            out = run_eagerly(_Eager.apply, self.eager or self, *map(local, self.names, inputs))
+            cell, tensors = self.eager or self, tuple(map(local, self.names, inputs))
+            if not recording():  # MindSpore's apply waits for the results, also where no gradient will be asked for
+                return run_eagerly(cell.construct, tensors)
+            out = run_eagerly(_Eager.apply, cell, *tensors)
             return out if isinstance(out, tuple) else (out,)
         return super().__call__(inputs)
 
