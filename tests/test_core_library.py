@@ -180,6 +180,17 @@ def test_the_build_runs_where_the_library_is_missing_or_stale(package: Path, tmp
     assert library.read_text() == "nothing\n"
 
 
+@needs_library
+def test_a_build_if_changed_leaves_a_library_of_these_sources_alone(sources: Path, tmp_path: Path) -> None:
+    library = tmp_path / "library.so"
+    shutil.copyfile(csrc.LIBRARY, library)
+    assert build.main(["--if-changed", str(library)]) == f"{library} is up to date"
+    with (sources / "kernels.h").open("a") as file:
+        file.write("\n")
+    assert not build.is_current(library)
+    assert not build.is_current(tmp_path / "no library")
+
+
 @pytest.mark.parametrize(
     ("destination", "complaint"),
     [("file/library.so", "cannot be written"), ("folder", "cannot be written"), ("library.so", "this command failed")],
