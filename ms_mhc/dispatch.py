@@ -31,6 +31,7 @@ class Options(NamedTuple):
     share: bool = False  # hand x on as one more output
     sizes: Optional[Tuple[int, int]] = None  # N and D, where the caller fixes them
     layout: Any = None  # of x, in a graph that is distributed over devices
+    eager_kernels: bool = False  # auto takes the vendor's kernels where an operator is called eagerly, too
 
 
 def spec(value: Any) -> Any:
@@ -44,7 +45,7 @@ def spec(value: Any) -> Any:
 
 def specs(values: Tuple[Any, ...]) -> Tuple[Any, ...]:
     """What the checks see of the arguments."""
-    described = ()
+    described: Tuple[Any, ...] = ()
     for value in values:
         described = described + (spec(value),)
     return described
@@ -52,7 +53,7 @@ def specs(values: Tuple[Any, ...]) -> Tuple[Any, ...]:
 
 def present(values: Tuple[Optional[Tensor], ...]) -> Tuple[Tensor, ...]:
     """Those that are there."""
-    tensors = ()
+    tensors: Tuple[Any, ...] = ()
     for value in values:
         if value is not None:
             tensors = tensors + (value,)
@@ -74,8 +75,7 @@ class Alone(nn.Cell):
         return self.backward(*inputs)
 
 
-@constexpr(check=False)
-def joined(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Any) -> nn.Cell:
+def cell_for(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Any) -> nn.Cell:
     """The cell that computes an operator and its gradient. It takes the tensors that are there, in one tuple.
 
     Args:
@@ -86,33 +86,29 @@ def joined(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple
         options: the fields of :class:`Options`.
     """
     chosen = Options(*options)
-    return _joined(_job(caller, name, FORWARD, arguments, attributes, chosen), caller, chosen)
-
-
-@constexpr(check=False)
-def joined_unless_composite(
-    caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Any
-) -> Optional[nn.Cell]:
-    """:func:`joined`, or ``None`` where no backend has the operator in one piece: its parts may find better ones."""
-    chosen = Options(*options)
     job = _job(caller, name, FORWARD, arguments, attributes, chosen)
-    if chosen.backend != COMPOSITE and not any(
-        b.refusal(job, FORWARD) is None and b.refusal(job, BACKWARD) is None
-        for b in registry.backends()
-        if b.name != COMPOSITE and chosen.backend in (AUTO, b.name)
-    ):
-        return None
-    return _joined(job, caller, chosen)
-
-
-def _joined(job: Job, caller: str, options: Options) -> nn.Cell:
-    here, eagerly = (registry.choose(caller, job, options.backend, eager) for eager in (False, True))
-    cell = _made_joined(here, eagerly, job.without_sizes(), options.share, compiled_for(job))
-    layout = parallel.for_mode(caller, options.layout)
+    here = registry.choose(caller, job, chosen.backend)
+    eagerly = here if chosen.eager_kernels else registry.choose(caller, job, chosen.backend, eagerly=True)
+    cell = _made_joined(here, eagerly, job.without_sizes(), chosen.share, compiled_for(job))
+    layout = parallel.for_mode(caller, chosen.layout)
     if layout is None:
         return cell
     known = {} if job.num_iters is None else {"I": job.num_iters}
     return Distributed(cell, here.forward.kernel(job.without_sizes(), FORWARD), known, layout)
+
+
+joined = constexpr(check=False)(cell_for)
+
+
+def has_kernel(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Any) -> bool:
+    """Whether a backend other than MindSpore ops, or these where they were asked for, has an operator in one piece."""
+    chosen = Options(*options)
+    job = _job(caller, name, FORWARD, arguments, attributes, chosen)
+    return chosen.backend == COMPOSITE or any(
+        b.refusal(job, FORWARD) is None and b.refusal(job, BACKWARD) is None
+        for b in registry.backends()
+        if b.name != COMPOSITE and chosen.backend in (AUTO, b.name)
+    )
 
 
 @constexpr(check=False)
@@ -131,6 +127,7 @@ def _job(
     """The arguments, checked, as a job."""
     operation = OPERATIONS[name]
     contract = operation.contracts[direction]
+    arguments = arguments + (None,) * (len(contract.inputs) - len(arguments))
     checks.one_of(caller, "backend", options.backend, registry.names())
     checks.one_of(caller, "precision", options.precision, registry.PRECISIONS)
     sizes = checks.tensors(caller, contract, operation.names_of(contract.inputs), arguments, options.sizes)
@@ -163,7 +160,8 @@ def compiled_for(job: Job) -> Any:
 @lru_cache(maxsize=CELLS_KEPT)
 def _made_joined(here: Choice, eagerly: Choice, job: Job, share: bool, _: Any) -> Joined:
     def make(choice: Choice, eager: Optional[Joined]) -> Joined:
-        return Joined(choice.forward.kernel(job, FORWARD), choice.backward.kernel(job, BACKWARD), share, eager)
+        forward, backward = choice.forward.kernel(job, FORWARD), choice.backward.kernel(job, BACKWARD)
+        return Joined(job.operation, forward, backward, share, eager)
 
     return make(here, None if eagerly == here else make(eagerly, None))
 

@@ -10,7 +10,7 @@ from mindspore import Tensor, nn, ops
 from ms_mhc import checks
 from ms_mhc.backends import registry
 from ms_mhc.backends.registry import Job
-from ms_mhc.dispatch import Options
+from ms_mhc.dispatch import Options, present, specs
 from ms_mhc.operators.post import MhcPost
 from ms_mhc.operators.pre import MhcPre
 from ms_mhc.operators.pre_sinkhorn import pre_sinkhorn
@@ -81,7 +81,14 @@ class HyperConnection(GateCell):
         self.post = MhcPost(backend, layout)
 
     def construct(self, x: Tensor, *args: Any) -> Any:
-        h_in, h_post, h_res, x = self.read(x)
+        # what pre and then sinkhorn compute, in one piece where the backend has one
+        pre, steps = self.pre, self.sinkhorn
+        tensors = (self.streams(x), pre.phi, pre.alpha, pre.bias, pre.gamma)
+        attributes = (pre.norm_eps, pre.hc_eps, steps.eps, steps.num_iters, steps.recipe)
+        options = Options(pre.backend, pre.precision, True, (pre.num_streams, pre.hidden_size), pre.layout)
+        read = pre_sinkhorn("HyperConnection", specs(tensors), attributes, options)(present(tensors))
+        # no negative index: graphs that are distributed lose the shape of its result
+        h_in, h_post, h_res, x = read[0], read[1], read[2], read[len(read) - 1]
         # a call without the star is one that amp's O1 can follow into the branch
         out = self.call_branch(h_in, args) if args else self.branch(h_in)
         h_out = out[0] if isinstance(out, tuple) else out
@@ -89,14 +96,6 @@ class HyperConnection(GateCell):
             h_out = ops.cast(h_out, x.dtype)
         x_next = self.post(x, h_res, h_out, h_post)
         return (x_next,) + out[1:] if isinstance(out, tuple) else x_next
-
-    def read(self, x: Tensor) -> Tuple[Tensor, ...]:
-        """What :attr:`pre` and then :attr:`sinkhorn` compute, in one piece where the backend has one."""
-        pre, steps = self.pre, self.sinkhorn
-        tensors = (self.streams(x), pre.phi, pre.alpha, pre.bias, pre.gamma)
-        attributes = (pre.norm_eps, pre.hc_eps, steps.eps, steps.num_iters, steps.recipe)
-        options = Options(pre.backend, pre.precision, True, (pre.num_streams, pre.hidden_size), pre.layout)
-        return pre_sinkhorn("HyperConnection", tensors, attributes, options)
 
     def call_branch(self, h_in: Tensor, args: Tuple[Any, ...]) -> Any:
         """The branch with further arguments."""

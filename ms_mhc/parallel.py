@@ -92,8 +92,15 @@ def laid_out(layout: Any, shapes: Sequence[Tuple[Dim, ...]]) -> Tuple[Any, ...]:
     described, axes = layout.to_dict(), axes_of(layout)
     mesh = Layout(described["device_matrix"], described["alias_name"], described["rank_list"])
     tokens = axes[:-2]
+    splitting = tuple(n for name in tokens if name != WHOLE for n in (name if isinstance(name, tuple) else (name,)))
+
+    def names_of(dim: Dim) -> Tuple[Any, ...]:
+        if dim == "T":
+            return tokens
+        # a product with T is a dimension that only the kernel's backward reads: every device has its own part
+        return (splitting or WHOLE,) if "T" in str(dim).split("*") else (WHOLE,)
 
     def names(shape: Tuple[Dim, ...]) -> Tuple[Any, ...]:
-        return tuple(name for dim in shape for name in (tokens if dim == "T" else (WHOLE,)))
+        return tuple(name for dim in shape for name in names_of(dim))
 
     return tuple(mesh(*names(shape)) for shape in shapes)

@@ -119,6 +119,9 @@ def test_names_of_ones_own_that_look_alike_are_left_as_they_are(tmp_path: Path) 
     before = values(network)
     interop.load_hf(network, in_one_file(tmp_path, model), {**names, "head": "hc_head_{p}"})
     assert_loaded(network, before)
+    half = {name: value for name, value in model.items() if not name.startswith("model.layers")}
+    with pytest.raises(ValueError, match=r"missing: model\.layers\.0\.hc_attn_fn \(for blocks\.0\.ffn\.pre\)"):
+        interop.load_hf(network, in_one_file(tmp_path, half), {**names, "head": "hc_head_{p}"})
 
 
 class AttentionOnly(nn.Cell):

@@ -18,6 +18,8 @@ import mindspore as ms
 import pytest
 
 from ms_mhc import strict_json
+from ms_mhc.backends import registry
+from ms_mhc.backends.registry import Job
 from ms_mhc.selftest import machine, networks, programs, run
 from ms_mhc.selftest.covering import covering, pairs, possible_pairs
 from ms_mhc.selftest.machine import WAYS, Machine
@@ -57,19 +59,29 @@ def here(quick: bool = False, ways: Any = WAYS) -> Machine:
     return replace(machine.describe(ways, "auto", quick), most_elements=2**24)
 
 
+def cannot_be_judged(program: Program, pair: Dict[str, Any]) -> bool:
+    """The fused kernel of the vendor with a large hc_eps."""
+    large = pair.get("hc_eps") == 1e-2 or pair.get("sinkhorn_eps") == 1e-3
+    return program.operator == "mhc_pre_sinkhorn" and pair.get("precision") == "hf32" and large
+
+
 @pytest.mark.parametrize("quick", [True, False])
-@pytest.mark.parametrize("program", [p for p in PROGRAMS if p.exists], ids=lambda p: p.operator)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.operator)
 def test_cases_cover_every_pair_of_options(program: Program, quick: bool) -> None:
     on = here(quick)
     factors = {"way": on.ways, "backend": on.backends, **program.factors(on)}
     cases = run.cases(program, on)
     covered = set().union(*map(pairs, cases))
     size = ("tokens", "num_streams", "hidden_size")
+    backends = {b.name: b.refusal(Job(program.operator, 4, 128)) for b in registry.backends()}
+    factors["backend"] = tuple(name for name in factors["backend"] if backends.get(name) is None)
+    assert {"auto", "composite"} <= set(factors["backend"])
     for one, other in itertools.combinations(factors, 2):
         for values in itertools.product(factors[one], factors[other]):
             pair = dict(zip((one, other), values))
             smallest = {name: min(factors[name]) for name in size if name in factors}
-            if on.fits({**smallest, **{k: v for k, v in pair.items() if k in size}}):
+            fits = on.fits({**smallest, **{k: v for k, v in pair.items() if k in size}})
+            if fits and not cannot_be_judged(program, pair):
                 assert frozenset(pair.items()) in covered, pair
     assert len(cases) <= 60
 
@@ -186,7 +198,7 @@ def test_a_training_that_goes_wrong_is_seen(losses: List[float], wrong: List[str
     assert [name for name, ratio in ratios.items() if not ratio <= 1] == wrong
 
 
-@pytest.mark.parametrize("program", [p for p in PROGRAMS if p.exists], ids=lambda p: p.operator)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.operator)
 def test_a_wrong_result_is_seen_in_every_tensor(monkeypatch: pytest.MonkeyPatch, program: Program) -> None:
     """Each tensor that is compared is wrong once, and nothing else is then."""
     on = here(True, ("eager",))

@@ -82,3 +82,9 @@ def loadable() -> Path:
         link.symlink_to(LIBRARY)
         return link
     raise OSError(f"{LIBRARY} has a colon in its path, and no temporary folder without one can be written; set TMPDIR")
+
+
+@cache
+def has(function: str) -> bool:
+    """Whether the library, where it can be used, has this function."""
+    return refusal() is None and hasattr(ctypes.CDLL(str(LIBRARY)), function)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Optional, Tuple
 
-from mindspore import Tensor
+import mindspore as ms
+from mindspore import Tensor, nn
+from mindspore.ops import constexpr
 
 from aclnn_adapter import operators as aclnn
 from aclnn_adapter.operators import Argument
-from ms_mhc.dispatch import Options, joined, joined_unless_composite, present, specs
+from ms_mhc.dispatch import CELLS_KEPT, Options, cell_for, has_kernel, present, specs
 from ms_mhc.operation import Operation
 from ms_mhc.operators import pre, sinkhorn
 
@@ -50,26 +53,48 @@ def mhc_pre_sinkhorn(
         TypeError, ValueError, RuntimeError: as :func:`ms_mhc.mhc_pre` and :func:`ms_mhc.mhc_sinkhorn`.
     """
     attributes = (norm_eps, hc_eps, sinkhorn_eps, num_iters, recipe)
-    options = Options(backend, precision)
-    return pre_sinkhorn("mhc_pre_sinkhorn", (x, phi, alpha, bias, gamma), attributes, options)[:3]
+    tensors = (x, phi, alpha, bias, gamma)
+    cell = pre_sinkhorn("mhc_pre_sinkhorn", specs(tensors), attributes, Options(backend, precision))
+    return cell(present(tensors))[:3]
 
 
+class _InParts(nn.Cell):
+    """MhcPre, then Sinkhorn of its h_res."""
+
+    def __init__(self, pre: nn.Cell, sinkhorn: nn.Cell) -> None:
+        super().__init__()
+        self.pre = pre
+        self.sinkhorn = sinkhorn
+
+    def construct(self, inputs: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
+        out = self.pre(inputs)
+        matrices = self.sinkhorn((out[2],))
+        return out[:2] + matrices[:1] + out[3:]
+
+
+@constexpr(check=False)
 def pre_sinkhorn(
-    caller: str, tensors: Tuple[Optional[Tensor], ...], attributes: Tuple[Any, ...], options: Tuple[Any, ...]
-) -> Tuple[Tensor, ...]:
-    """h_in, h_post, h_res and, where the options ask for it, x: in one piece or as two operators."""
-    arguments = specs(tensors)
-    fused = joined_unless_composite(caller, "mhc_pre_sinkhorn", arguments, attributes, options)
-    if fused is not None:
-        out = fused(present(tensors))
-        return out[0], out[1], out[2], out[-1]
+    caller: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Tuple[Any, ...]
+) -> nn.Cell:
+    """The cell for both: in one piece where a backend has it, else the two, which may find better ones.
+
+    Its first three outputs are h_in, h_post and the matrices; with ``share`` the last one is x.
+    """
+    if has_kernel(caller, "mhc_pre_sinkhorn", arguments, attributes, options):
+        return cell_for(caller, "mhc_pre_sinkhorn", arguments, attributes, options)
     norm_eps, hc_eps, sinkhorn_eps, num_iters, recipe = attributes
-    out = joined(caller, "mhc_pre", arguments, (norm_eps, hc_eps), options)(present(tensors))
-    steps = (sinkhorn_eps, num_iters, recipe)
-    matrices = joined(caller, "mhc_sinkhorn", specs((out[2],)), steps, Options(options[0], layout=options[4]))(
-        (out[2],)
-    )
-    return out[0], out[1], matrices[0], out[-1]
+    chosen = Options(*options)
+    first = cell_for(caller, "mhc_pre", arguments, (norm_eps, hc_eps), chosen)
+    x_shape = arguments[0][0]
+    logits = ((x_shape[:-1] + x_shape[-2:-1], ms.float32),)
+    steps = Options(chosen.backend, layout=chosen.layout, eager_kernels=chosen.eager_kernels)
+    second = cell_for(caller, "mhc_sinkhorn", logits, (sinkhorn_eps, num_iters, recipe), steps)
+    return _made(first, second)
+
+
+@lru_cache(maxsize=CELLS_KEPT)
+def _made(pre: nn.Cell, sinkhorn: nn.Cell) -> _InParts:
+    return _InParts(pre, sinkhorn)
 
 
 def _forward(

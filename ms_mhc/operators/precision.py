@@ -12,6 +12,8 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore._c_expression import MixedPrecisionType
 
+from ms_mhc import capture
+
 try:
     from mindspore.graph.api import _pynative_executor
 except ImportError:  # MindSpore 2.9
@@ -61,6 +63,7 @@ def called_eagerly() -> bool:
 
 def run_eagerly(function: Callable[..., Any], *args: Any) -> Any:
     """A call in PyNative mode without the mixed precision of the cell that makes it."""
+    capture.refuse()
     _pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET)
     try:
         return function(*args)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Iterator, Optional, Sequence, Tuple
 
 import mindspore as ms
@@ -22,8 +23,9 @@ from ms_mhc.selftest.covering import Case
 WAYS = ("graph", "jit", "eager")
 
 _BYTES_PER_ELEMENT = 150  # of x: the reference works in float64 and keeps about as many arrays as it has formulas
-_MOST_ELEMENTS = {"Ascend": 2**27, "quick": 2**17}
-_MOST_ELEMENTS_ELSEWHERE = 2**24  # more would take a CPU minutes and reach no other code
+_MOST_ELEMENTS_QUICK = 2**17
+_MOST_ELEMENTS_ON_A_CPU = 2**24  # more would take minutes and reach no other code
+_MOST_ELEMENTS = 2**27
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ def describe(ways: Sequence[str], backend: str, quick: bool) -> Machine:
     target = platform.device_target()
     dtypes = ("bfloat16", "float16") if target == "Ascend" else ("bfloat16", "float16", "float32")
     named = tuple(b.name for b in registry.backends() if b.refusal(Job("mhc_post", 4, 128)) is None)
-    most = _MOST_ELEMENTS["quick"] if quick else _MOST_ELEMENTS.get(target, _MOST_ELEMENTS_ELSEWHERE)
+    on_a_cpu = target == "CPU" or "CANN_HOST_SOC" in os.environ  # the host CANN
+    most = _MOST_ELEMENTS_QUICK if quick else _MOST_ELEMENTS_ON_A_CPU if on_a_cpu else _MOST_ELEMENTS
     return Machine(
         target,
         dtypes,
@@ -63,6 +66,9 @@ def describe(ways: Sequence[str], backend: str, quick: bool) -> Machine:
     )
 
 
+_ATTRIBUTES = ("norm_eps", "hc_eps", "sinkhorn_eps", "eps", "num_iters", "recipe")
+
+
 def _job(operator: str, case: Case) -> Job:
     return Job(
         operator,
@@ -71,16 +77,29 @@ def _job(operator: str, case: Case) -> Job:
         getattr(ms, case["dtype"]) if "dtype" in case else None,
         num_iters=case.get("num_iters"),
         recipe=case.get("recipe"),
-        absent=("h_res",) if case.get("h_res") == "identity" else (),
+        absent=("h_res",) if case.get("h_res") == "identity" else () if case.get("gamma", True) else ("gamma",),
+        attributes=tuple((name, case[name]) for name in _ATTRIBUTES if name in case),
+        precision=case.get("precision", "float32"),
+        token_dims={"TND": 1, "BSND": 2}.get(case.get("layout", "")),
     )
 
 
 def taken(operator: str, case: Case) -> Optional[str]:
-    """The backend that a case runs on in a compiled graph; ``None`` where the one asked for refuses it."""
+    """The backend that a case runs on in a compiled graph, or two of them, for forward and backward.
+
+    ``None`` where the one asked for refuses it.
+    """
+    return _taken(platform.device_target(), _job(operator, case), case["backend"])
+
+
+@cache
+def _taken(target: str, job: Job, wanted: str) -> Optional[str]:
     try:
-        return registry.choose("selftest", _job(operator, case), case["backend"]).name
+        choice = registry.choose("selftest", job, wanted)
     except (ValueError, RuntimeError):
         return None
+    names = (choice.forward.name, choice.backward.name)
+    return names[0] if names[0] == names[1] else "+".join(names)
 
 
 def available_bytes() -> int:

@@ -1,4 +1,5 @@
 // Indexing by lists of tensors, one for each of the first axes, as NumPy and PyTorch do it.
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -67,11 +68,18 @@ struct Selection {
   Numbers offsets;
 };
 
+// An empty tensor stands for a whole axis; but where it could be an index, and no other index selects anything, it selects
+// nothing.
+bool whole_axis(const Tensor &index, const TensorList &list) {
+  const auto selects = [](const auto &other) { return !is_floating(other->dtype) && !other->empty(); };
+  return index.empty() && (is_floating(index.dtype) || std::any_of(list.tensors.begin(), list.tensors.end(), selects));
+}
+
 Selection select(const Tensor &self, const TensorList &list) {
   std::vector<AxisIndex> indices;
   std::size_t axis = 0;
   for (const auto &index : list.tensors) {
-    const bool mask = index->dtype == ACL_BOOL, absent = !mask && index->empty();  // absent: all of the axis
+    const bool mask = index->dtype == ACL_BOOL, absent = !mask && whole_axis(*index, list);
     require(axis + (mask ? index->rank() : 1) <= self.rank(), kInvalid, "more indices than ", self.describe(), " has axes");
     if (mask) add_mask(*index, axis, indices);
     if (!mask && !absent) indices.push_back({axis, index->shape, read(*index)});

@@ -1,7 +1,4 @@
 // Operators over lists of tensors: each entry on its own, with the functions of the operators over single tensors.
-#include <atomic>
-#include <cmath>
-
 #include "framework/operator.h"
 #include "operators/engine.h"
 #include "operators/functions.h"
@@ -11,13 +8,22 @@
 namespace host {
 namespace {
 
-// The number that goes with one entry: one for all, or one per entry.
+// The number that goes with one entry: one for all, or one per entry, on the host or on the device.
 double number(const Scalar &scalar, std::size_t) { return scalar.as<double>(); }
 double number(const ScalarList &scalars, std::size_t entry) { return scalars.scalars[entry]->as<double>(); }
+double number(const Tensor &numbers, std::size_t entry) {
+  double value = 0;
+  load(numbers, static_cast<std::int64_t>(entry) * numbers.strides[0], 1, 1, &value);
+  return value;
+}
 
 void check_numbers(const Scalar &, std::size_t) {}
 void check_numbers(const ScalarList &scalars, std::size_t entries) {
   require(scalars.scalars.size() == entries, kInvalid, scalars.scalars.size(), " scalars for ", entries, " tensors");
+}
+void check_numbers(const Tensor &numbers, std::size_t entries) {
+  require(numbers.shape == Shape{static_cast<std::int64_t>(entries)}, kInvalid, "numbers for ", entries, " tensors in ",
+          numbers.describe());
 }
 
 void check_lists(const TensorList &out, std::initializer_list<const TensorList *> inputs) {
@@ -112,28 +118,6 @@ Plan norm_each(const TensorList &x, const Scalar &power, const TensorList &out) 
   }};
 }
 
-// Scaled gradients back to their size. found_inf becomes 1 where one of them is not finite, and stays as it is else.
-Plan unscale(const TensorList &grads, const Tensor &found_inf, const Tensor &inverse_scale) {
-  for (const Tensor *number : {&found_inf, &inverse_scale}) {
-    require(number->size() == 1, kInvalid, "one number is wanted, not ", number->describe());
-  }
-  return {[&] {
-    float scale = 1;
-    load(inverse_scale, 0, 1, 1, &scale);
-    std::atomic<bool> finite = true;  // elements are seen by several threads
-    for (const auto &grad : grads.tensors) {
-      map<float>(
-        [&finite, scale](float g) {
-          if (!std::isfinite(g)) finite = false;
-          return g * scale;
-        },
-        *grad, *grad);
-    }
-    const float one = 1;
-    if (!finite) store(&one, found_inf, 0, 1, 1);
-  }};
-}
-
 }  // namespace
 }  // namespace host
 
@@ -173,10 +157,9 @@ ACLNN_OPERATOR(aclnnForeachAddListV2, host::two_with_number<host::Scaled<host::A
 ACLNN_OPERATOR(aclnnForeachSubListV2, host::two_with_number<host::Scaled<host::Sub>, host::Scalar>)
 ACLNN_OPERATOR(aclnnForeachLerpScalar, host::two_with_number<host::Lerp, host::Scalar>)
 ACLNN_OPERATOR(aclnnForeachAddcmulScalarV2, host::three_with_number<host::Compound<host::Mul>, host::Scalar>)
-ACLNN_OPERATOR(aclnnForeachAddcmulScalarList, host::three_with_number<host::Compound<host::Mul>, host::ScalarList>)
+ACLNN_OPERATOR(aclnnForeachAddcmulScalarList, host::three_with_number<host::Compound<host::Mul>, host::Tensor>)
 ACLNN_OPERATOR(aclnnForeachAddcdivScalarV2, host::three_with_number<host::Compound<host::Div>, host::Scalar>)
-ACLNN_OPERATOR(aclnnForeachAddcdivScalarList, host::three_with_number<host::Compound<host::Div>, host::ScalarList>)
+ACLNN_OPERATOR(aclnnForeachAddcdivScalarList, host::three_with_number<host::Compound<host::Div>, host::Tensor>)
 ACLNN_OPERATOR(aclnnForeachCopy, host::copy_all)
 ACLNN_OPERATOR(aclnnForeachZeroInplace, host::zero_all)
 ACLNN_OPERATOR(aclnnForeachNorm, host::norm_each)
-ACLNN_OPERATOR(aclnnForeachNonFiniteCheckAndUnscale, host::unscale)
