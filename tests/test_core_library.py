@@ -142,6 +142,16 @@ print(path)
     assert not Path(path).parent.exists()
 
 
+@needs_library
+def test_a_colon_and_no_folder_for_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = tmp_path / "a:b" / csrc.LIBRARY.name
+    link.parent.mkdir()
+    link.symlink_to(csrc.LIBRARY)
+    monkeypatch.setattr(csrc, "LIBRARY", link)
+    monkeypatch.setattr(csrc.os, "access", lambda *_: False)
+    assert "has a colon in its path" in str(csrc.refusal())
+
+
 def test_a_path_without_colon_is_used_as_it_is() -> None:
     if ":" in str(csrc.LIBRARY):
         pytest.skip("the package itself lies under a colon")
