@@ -55,7 +55,7 @@ build: $(VENV)/installed
 	$(VENV)/bin/python $(CSRC)/build.py
 
 $(LIBRARY): $(wildcard $(CSRC)/*.cc $(CSRC)/*.h) $(CSRC)/build.py | $(VENV)/installed
-	$(VENV)/bin/python $(CSRC)/build.py
+	$(VENV)/bin/python $(CSRC)/build.py --if-changed
 
 clean:
 	rm -rf $(VENV) $(VENDOR) build *.egg-info

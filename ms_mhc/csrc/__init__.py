@@ -48,6 +48,10 @@ def refusal() -> Optional[str]:
     if not _text(library, "MhcIsa"):
         asked, names = os.environ.get(ISA_VARIABLE), _text(library, "MhcIsaNames")
         return f"{ISA_VARIABLE} is {asked!r}, which is not one of the instruction sets to be had here: {names}"
+    try:
+        loadable()
+    except OSError as error:
+        return str(error)
     return None
 
 
