@@ -6,7 +6,6 @@ That one runs in PyNative mode on the CPU, in MindSpore ops, and knows nothing o
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Dict, List, Tuple
 
 import numpy as np
