@@ -2,8 +2,8 @@
 
 MindSpore gets the whole batch in every process and takes its part of it. The tokens are split over the ranks of a
 stage, the parameters are replicated. A connection is told so once, with ``layout``; the operators of its branch get
-strategies of their own. ``--cell`` puts a cell with a ``bprop`` in the place of the connections, to show what becomes of
-its parameters.
+strategies of their own. ``--cell`` puts a cell with a ``bprop`` in the place of the connections, to show what becomes
+of its parameters.
 """
 
 from __future__ import annotations

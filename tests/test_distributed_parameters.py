@@ -1,7 +1,7 @@
 """Parameters that are distributed tensors, as hyper-parallel makes them: replicated ones work, parts are refused.
 
-hyper-parallel is on no package index. MindSpore 2.10 has what its ``DTensor`` is built on: subclasses of ``Tensor`` whose
-operators go to ``__fallback__``, and parameters of such a class.
+hyper-parallel is on no package index. MindSpore 2.10 has what its ``DTensor`` is built on: subclasses of ``Tensor``
+whose operators go to ``__fallback__``, and parameters of such a class.
 """
 
 from __future__ import annotations
