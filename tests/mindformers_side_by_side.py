@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import types
 from pathlib import Path
 from typing import Any, Callable, Dict
 
@@ -25,6 +26,7 @@ H = 128  # what the kernels take
 PLACES = {
     "layer": "mindformers.pynative.transformers.transformer_layer",
     "classes": "mindformers.pynative.transformers.hyper_connection",
+    "specs": "mindformers.pynative.base_models.gpt.gpt_layer_specs",
 }
 
 
@@ -36,6 +38,12 @@ def theirs_importable(package: Path) -> str:
     text = (package / "mindformers/__init__.py").read_text()
     version = text.split('__version__ = "')[1].split('"')[0]
     sys.modules["mindformers"].__version__ = version  # type: ignore[attr-defined]
+    if version == "2.1.0":  # all models' layers are specified there; what counts here is where the head is looked up
+        specs: Any = types.ModuleType(PLACES["specs"])
+        specs.HyperConnectionHead = importlib.import_module(PLACES["classes"]).HyperConnectionHead
+        for name in ("mindformers.pynative.base_models", "mindformers.pynative.base_models.gpt"):
+            sys.modules[name] = types.ModuleType(name)
+        sys.modules[PLACES["specs"]] = specs
     return version
 
 
@@ -103,6 +111,7 @@ class Bench:
         self.dtype = "fp32" if device == "CPU" else "bf16"
         self.layer, self.classes = (importlib.import_module(PLACES[key]) for key in ("layer", "classes"))
         self.config_class = importlib.import_module("mindformers.parallel_core.transformer_config").TransformerConfig
+        self.specs = sys.modules.get(PLACES["specs"])
         self.results: Dict[str, np.ndarray] = {}
 
     def config(self, **changed: Any) -> Any:
@@ -120,6 +129,8 @@ class Bench:
                 input_layernorm=NoNorm, self_attention=Attention, pre_mlp_layernorm=NoNorm, mlp=Sublayer
             )
             network: nn.Cell = Layer(self.layer.HyperConnectionTransformerLayer(config, parts, layer_number=0))
+        elif kind == "head":
+            network = self.specs.HyperConnectionHead(config)
         else:
             name = "FusedHyperConnectionModule" if config.use_fused_mhc else "HyperConnectionModule"
             network = One(getattr(self.layer, name)(config=config, layer_number=0), config)
@@ -145,7 +156,8 @@ class Bench:
         )
 
         def loss_of(x: Tensor) -> Tensor:
-            return (ops.cast(network(x), ms.float32) * w).sum()
+            out = ops.cast(network(x), ms.float32)
+            return (out * w[..., : out.shape[-1]]).sum()
 
         ms.set_context(mode=ms.GRAPH_MODE if way == "graph" else ms.PYNATIVE_MODE)
         try:
@@ -186,13 +198,17 @@ def main(package: Path, out: Path, device: str) -> None:
     version = theirs_importable(package)
     ms.set_context(device_target=device, jit_config={"jit_level": "O0"})
     bench = Bench(device)
-    head = version != "2.0.0" and "gpt_layer_specs" in sys.argv
     before = module_dicts()
-    integration.apply(head=head)
+    integration.apply()
     first = {name: getattr(bench.layer, name) for name in ("HyperConnectionModule", "FusedHyperConnectionModule")}
-    integration.apply(head=head)
+    if bench.specs:
+        first["HyperConnectionHead"] = bench.specs.HyperConnectionHead
+    integration.apply()
     facts: Dict[str, Any] = {"version": version, "replaced": [c.__name__ for c in first.values()]}
-    facts["subclasses"] = all(issubclass(c, getattr(bench.classes, name)) for name, c in first.items())
+    facts["subclasses"] = all(
+        issubclass(c, getattr(bench.classes, name)) and c is not getattr(bench.classes, name)
+        for name, c in first.items()
+    )
     integration.undo()
     facts["undone"] = same(before, module_dicts())
 
@@ -203,10 +219,11 @@ def main(package: Path, out: Path, device: str) -> None:
     }
     if version == "2.1.0":
         cases["no iterations"] = lambda: bench.build("module", bench.config(mhc_sinkhorn_iterations=0))
+        cases["head"] = lambda: bench.build("head", bench.config())
     names: Dict[str, Any] = {}
     for whose in ("theirs", "ours", "ours apart"):
         if whose != "theirs":
-            integration.apply(head=head, share_residual=whose == "ours")
+            integration.apply(share_residual=whose == "ours")
         for case, build in cases.items():
             if whose == "ours apart" and case != "module":
                 continue
@@ -216,7 +233,9 @@ def main(package: Path, out: Path, device: str) -> None:
                 bench.run(case, whose, network, way)
                 names.setdefault(whose, {})[case] = {p.name: list(p.shape) for p in network.get_parameters()}
         integration.undo()
-    integration.apply(head=head)
+    integration.apply()
+    if version == "2.1.0":  # theirs needs the kernel
+        bench.run("fused", "ours", bench.build("module", bench.config(use_fused_mhc=True)), "pynative")
     bench.run("layer", "ours", cases["layer"](), "backward")
     facts["names"] = names
     np.savez(out / "results.npz", **bench.results)

@@ -91,6 +91,18 @@ def test_no_iterations_are_one(ran: Any) -> None:
     assert_close(*(of(ran[1], "no iterations", "pynative", whose) for whose in ("ours", "theirs")))
 
 
+def test_the_head_computes_as_theirs(ran: Any) -> None:
+    if ran[0]["version"] == "2.0.0":
+        pytest.skip("MindSpore Transformers 2.0.0 has no learned head")
+    assert_close(*(of(ran[1], "head", "pynative", whose) for whose in ("ours", "theirs")))
+
+
+def test_the_fused_module_computes_as_theirs_without_the_kernel(ran: Any) -> None:
+    if ran[0]["version"] == "2.0.0":
+        pytest.skip("in MindSpore Transformers 2.0.0 the two compute different things")
+    assert_close(of(ran[1], "fused", "pynative", "ours"), of(ran[1], "module", "pynative", "theirs"))
+
+
 def test_parameters_keep_their_names_and_shapes(ran: Any) -> None:
     names = ran[0]["names"]
     assert names["ours"] == names["theirs"]
@@ -99,7 +111,8 @@ def test_parameters_keep_their_names_and_shapes(ran: Any) -> None:
 
 def test_apply_twice_and_undo_leave_nothing_behind(ran: Any) -> None:
     facts = ran[0]
-    assert facts["replaced"] == ["MsMhcHyperConnectionModule", "MsMhcFusedHyperConnectionModule"]
+    classes = ["HyperConnectionModule", "FusedHyperConnectionModule", "HyperConnectionHead"]
+    assert facts["replaced"] == ["MsMhc" + name for name in classes[: 2 if facts["version"] == "2.0.0" else 3]]
     assert facts["subclasses"]
     assert facts["undone"]
 
