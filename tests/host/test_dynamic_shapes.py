@@ -120,16 +120,16 @@ print("EQUAL BITS")
 """
 
 
-@pytest.mark.parametrize("level", ["O0", "O1"])
 @pytest.mark.parametrize(
-    ("soc", "precision", "kernels"),
+    ("soc", "precision", "level", "kernels"),
     [
-        ("Ascend950PR_9579", "float32", ["aclnnMhcPre", "aclnnMhcSinkhorn", "aclnnMhcPost"]),
-        ("Ascend910B1", "hf32", ["aclnnMhcPreSinkhorn", "aclnnMhcPost"]),
+        ("Ascend950PR_9579", "float32", "O0", ["aclnnMhcPre", "aclnnMhcSinkhorn", "aclnnMhcPost"]),
+        ("Ascend950PR_9579", "float32", "O1", ["aclnnMhcPre", "aclnnMhcSinkhorn", "aclnnMhcPost"]),
+        ("Ascend910B1", "hf32", "O0", ["aclnnMhcPreSinkhorn", "aclnnMhcPost"]),
     ],
 )
 def test_connections_keep_their_kernels_and_bits(
-    host: Host, soc: str, precision: str, kernels: Sequence[str], level: str
+    host: Host, soc: str, precision: str, level: str, kernels: Sequence[str]
 ) -> None:
     result = host.run(_CONNECTION.format(precision=precision, level=level), "--soc", soc)
     assert "EQUAL BITS" in result.output
