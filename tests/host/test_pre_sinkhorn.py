@@ -55,11 +55,12 @@ for tokens, d, dtype, eps in (((2, 3), 4096, ml_dtypes.bfloat16, 1e-2), ((1, 2),
 
 _BACKWARD = """
 # The share of inv_rms is 1 / (N * D) of the others: it shows at the smallest D, with few tokens and large gates.
-for tokens, n, d, dtype, eps in (((2, 3), 4, 128, np.float16, 1e-2), ((1, 2), 4, 4096, ml_dtypes.bfloat16, 1e-6),
-                                 ((1, 3), 3, 256, np.float16, 1e-3)):
+# Of these seeds no factor lies so near a tie of HF32 that fp32 noise could tip it.
+for tokens, n, d, dtype, eps, seed in (((2, 3), 4, 128, np.float16, 1e-2, 1), ((1, 3), 3, 256, np.float16, 1e-3, 5),
+                                       ((1, 2), 4, 4096, ml_dtypes.bfloat16, 1e-6, 4)):
     op, v = example(F, tokens, n, d, dtype, hcEps=eps)
     saved = {{k: np.asarray(a, np.float32) for k, a in formulas.forward(v, ON_950).items()}}
-    op, b = example(B, tokens, n, d, dtype, seed=1, hcEps=eps)
+    op, b = example(B, tokens, n, d, dtype, seed=seed, hcEps=eps)
     b.update({{name: v[name] for name in ("x", "phi", "alpha", "bias")}}, hPre=saved["h_pre"])
     b.update(hcBeforeNorm=saved["hc_before_norm"], invRms=saved["inv_rms"], sumOut=saved["sum_out"])
     b.update(normOut=saved["norm_out"])
