@@ -3,9 +3,11 @@
 # make lint     ruff and mypy
 # make build    compile the C++ core; test and example do it when a source is newer than the library
 # make vendor   create .venv-vendor, with torch_npu: the tests that call the operators through it find it there
+# make zoo      put MindSpore Transformers into build/mindformers: the tests that run its classes find it there
 
 VENV := .venv
 VENDOR := .venv-vendor
+ZOO := build/mindformers
 SUITABLE := import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 12))
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10 python3.9; do \
 	$$p -c '$(SUITABLE)' 2>/dev/null && echo $$p && break; done)
@@ -17,13 +19,13 @@ COMPILER := $(firstword $(foreach c,$(CXX) g++ c++ clang++,$(shell command -v $(
 
 # Without a compiler the package works all the same, only slower.
 test example: $(if $(COMPILER),$(LIBRARY))
-.PHONY: test example lint build vendor clean
+.PHONY: test example lint build vendor zoo clean
 
 test: $(VENV)/installed
 	$(VENV)/bin/python -m pytest -n 2
 
 example: $(VENV)/installed
-	$(VENV)/bin/python model_zoo_example/train.py
+	$(VENV)/bin/python -m model_zoo_example.train --config configs/tiny.yaml
 
 lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .
@@ -34,6 +36,12 @@ vendor: $(VENDOR)/made
 
 $(VENDOR)/made: $(VENV)/installed .ci/vendor
 	.ci/vendor $(VENV)
+	@touch $@
+
+zoo: $(ZOO)/made
+
+$(ZOO)/made: $(VENV)/installed .ci/zoo
+	.ci/zoo $(VENV)
 	@touch $@
 
 $(VENV)/installed: pyproject.toml setup.py
@@ -47,7 +55,7 @@ build: $(VENV)/installed
 	$(VENV)/bin/python $(CSRC)/build.py
 
 $(LIBRARY): $(wildcard $(CSRC)/*.cc $(CSRC)/*.h) $(CSRC)/build.py | $(VENV)/installed
-	$(VENV)/bin/python $(CSRC)/build.py
+	$(VENV)/bin/python $(CSRC)/build.py --if-changed
 
 clean:
 	rm -rf $(VENV) $(VENDOR) build *.egg-info

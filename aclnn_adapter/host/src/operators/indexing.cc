@@ -7,7 +7,6 @@
 #include "operators/lines.h"
 
 namespace host {
-namespace {
 
 std::vector<std::int64_t> read_indices(const Tensor &tensor) {
   std::vector<std::int64_t> values(static_cast<std::size_t>(tensor.size()));
@@ -22,12 +21,13 @@ std::vector<std::int64_t> read_indices(const Tensor &tensor) {
   return values;
 }
 
-// A position on an axis; negative ones count from the end.
 std::int64_t position(std::int64_t index, std::int64_t size, const char *name) {
   const std::int64_t counted = index < 0 ? index + size : index;
   require(counted >= 0 && counted < size, kRuntimeError, name, ": index ", index, " of ", size);
   return counted;
 }
+
+namespace {
 
 Tensor at(const Tensor &tensor, std::size_t axis, std::int64_t index) {
   Tensor view = tensor;
@@ -73,6 +73,22 @@ void one_hot(const Tensor &self, const Tensor &on, const Tensor &off, std::size_
   }
 }
 
+void for_each_index(const Tensor &self, std::size_t axis, const Tensor &index, const Tensor &source,
+                    const std::function<void(std::int64_t, std::int64_t)> &work) {
+  const auto indices = read_indices(index);
+  const Shape dense = contiguous_strides(index.shape);
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    std::int64_t in_self = position(indices[i], self.shape[axis], "gather or scatter") * self.strides[axis];
+    std::int64_t in_source = 0;
+    for (std::size_t k = 0; k < index.rank(); ++k) {
+      const std::int64_t coordinate = static_cast<std::int64_t>(i) / dense[k] % index.shape[k];
+      if (k != axis) in_self += coordinate * self.strides[k];
+      in_source += coordinate * source.strides[k];
+    }
+    work(in_self, in_source);
+  }
+}
+
 namespace {
 
 Plan embedding(const Tensor &weight, const Tensor &indices, Tensor &out) {
@@ -106,23 +122,6 @@ Plan embedding_backward(const Tensor &grad, const Tensor &indices, std::uint64_t
     }
     Lines::from_axis(out, 0).write(0, Line(sums.begin(), sums.end()));
   }};
-}
-
-// Calls work(offset in self, offset in source) for every element of the indices.
-template <typename Work>
-void for_each_index(const Tensor &self, std::size_t axis, const Tensor &index, const Tensor &source, const Work &work) {
-  const auto indices = read_indices(index);
-  const Shape dense = contiguous_strides(index.shape);
-  for (std::size_t i = 0; i < indices.size(); ++i) {
-    std::int64_t in_self = indices[i] * self.strides[axis], in_source = 0;
-    position(indices[i], self.shape[axis], "gather or scatter");
-    for (std::size_t k = 0; k < index.rank(); ++k) {
-      const std::int64_t coordinate = static_cast<std::int64_t>(i) / dense[k] % index.shape[k];
-      if (k != axis) in_self += coordinate * self.strides[k];
-      in_source += coordinate * source.strides[k];
-    }
-    work(in_self, in_source);
-  }
 }
 
 // out[i][j] = self[index[i][j]][j] for axis 0

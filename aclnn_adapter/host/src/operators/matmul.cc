@@ -5,6 +5,7 @@
 #include "framework/operator.h"
 #include "framework/parallel.h"
 #include "operators/engine.h"
+#include "operators/matmul.h"
 
 namespace host {
 namespace {
@@ -93,6 +94,8 @@ std::int64_t batch_offset(std::int64_t batch, const Shape &batches, const Tensor
   return offset;
 }
 
+}  // namespace
+
 void multiply_batches(const Tensor &a, const Tensor &b, const Tensor &out) {
   const Shape batches(out.shape.begin(), out.shape.end() - 2);
   with_compute(floating(meet(compute_type(a.dtype), compute_type(b.dtype))), [&](auto zero) {
@@ -105,6 +108,8 @@ void multiply_batches(const Tensor &a, const Tensor &b, const Tensor &out) {
     }
   });
 }
+
+namespace {
 
 void check_product(const Tensor &a, const Tensor &b, const Tensor &out) {
   const std::size_t rank = out.rank();

@@ -1,0 +1,1 @@
+"""These operators inside other libraries' models."""
