@@ -25,7 +25,7 @@ test: $(VENV)/installed
 	$(VENV)/bin/python -m pytest -n 2
 
 example: $(VENV)/installed
-	$(VENV)/bin/python model_zoo_example/train.py
+	$(VENV)/bin/python -m model_zoo_example.train --config configs/tiny.yaml
 
 lint: $(VENV)/installed
 	$(VENV)/bin/python -m ruff check .
@@ -55,7 +55,7 @@ build: $(VENV)/installed
 	$(VENV)/bin/python $(CSRC)/build.py
 
 $(LIBRARY): $(wildcard $(CSRC)/*.cc $(CSRC)/*.h) $(CSRC)/build.py | $(VENV)/installed
-	$(VENV)/bin/python $(CSRC)/build.py
+	$(VENV)/bin/python $(CSRC)/build.py --if-changed
 
 clean:
 	rm -rf $(VENV) $(VENDOR) build *.egg-info

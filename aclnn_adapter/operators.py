@@ -24,6 +24,7 @@ import dataclasses
 import math
 import re
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Dict, Mapping, Optional, Sequence, Tuple, Union
 
 Dim = Union[str, int]
@@ -116,15 +117,15 @@ class Operator:
     arguments: Tuple[Argument, ...]
     limits: Mapping[str, Limits]  # soc version -> limits; a soc that is not listed lacks the operator
 
-    @property
+    @cached_property
     def inputs(self) -> Tuple[Argument, ...]:
         return tuple(a for a in self.arguments if a.role == "input")
 
-    @property
+    @cached_property
     def attrs(self) -> Tuple[Argument, ...]:
         return tuple(a for a in self.arguments if a.role == "attr")
 
-    @property
+    @cached_property
     def outputs(self) -> Tuple[Argument, ...]:
         return tuple(a for a in self.arguments if a.role == "output")
 
@@ -198,6 +199,7 @@ def resolve(shape: Sequence[Dim], sizes: Mapping[str, Tuple[int, ...]]) -> Tuple
     return tuple(resolved)
 
 
+@cache
 def snake_case(name: str) -> str:
     """camelCase to snake_case, by the rule that MindSpore uses to find a header."""
     name = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)

@@ -1,4 +1,4 @@
-"""A decoder-only transformer whose residual connections are either mHC or plain additions.
+"""A decoder-only transformer whose residual connections are mHC, hyper-connections without Sinkhorn, or additions.
 
 The layers are small and explicit. They use operators which exist on the CPU and, as aclnn calls, on Ascend; where no
 single operator does both (embedding, layer norm), the cell picks one when it is built.
@@ -8,44 +8,18 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass
 
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, mint, nn, ops
 
-from ms_mhc import HyperConnection, expand_streams, merge_streams
+from model_zoo_example.data import VOCABULARY_SIZE
+from model_zoo_example.settings import Settings
+from ms_mhc import HyperConnection, MhcPost, MhcPre, expand_streams, merge_streams
 
 EMBEDDING_STD = 0.3
-LOGITS_STD = 0.02  # small: at the start every character is about as likely as any other
+LOGITS_STD = 0.02  # small: at the start every byte is about as likely as any other
 MASKED = -1e4  # added to a score that attention must not see; also fits float16
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """Sizes of the network.
-
-    Attributes:
-        hidden_size: D, a multiple of num_heads.
-        num_layers: blocks of attention and MLP.
-        num_heads: attention heads.
-        mlp_size: width of the MLP.
-        context: S, the number of characters that the network sees.
-        residual: ``"mhc"``, or ``"plain"`` for the ordinary transformer.
-        num_streams: N, the residual streams of mHC.
-        backend: of the mHC operators, see ``ms_mhc.HyperConnection``.
-        dtype: of the activations. Parameters and loss are float32 whatever it is.
-    """
-
-    hidden_size: int = 64
-    num_layers: int = 3
-    num_heads: int = 4
-    mlp_size: int = 256
-    context: int = 64
-    residual: str = "mhc"
-    num_streams: int = 4
-    backend: str = "auto"
-    dtype: str = "float32"
 
 
 def _on_ascend() -> bool:
@@ -86,12 +60,12 @@ class LayerNorm(nn.Cell):
 
 
 class Embedding(nn.Cell):
-    """Rows of a table for the characters, plus one row for each position."""
+    """Rows of a table for the bytes, plus one row for each position."""
 
-    def __init__(self, vocabulary_size: int, config: ModelConfig) -> None:
+    def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.weight = Parameter(Tensor(np.zeros((vocabulary_size, config.hidden_size), np.float32)))
-        self.position_weight = Parameter(Tensor(np.zeros((config.context, config.hidden_size), np.float32)))
+        self.weight = Parameter(Tensor(np.zeros((VOCABULARY_SIZE, settings.hidden_size), np.float32)))
+        self.position_weight = Parameter(Tensor(np.zeros((settings.context, settings.hidden_size), np.float32)))
         self.on_ascend = _on_ascend()
 
     def construct(self, tokens: Tensor) -> Tensor:
@@ -103,15 +77,15 @@ class Embedding(nn.Cell):
 class Attention(nn.Cell):
     """Pre-norm and causal attention: [B, S, D] to [B, S, D]."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.num_heads = config.num_heads
-        self.scale = 1.0 / math.sqrt(config.hidden_size // config.num_heads)
-        self.norm = LayerNorm(config.hidden_size)
-        self.query_key_value = Linear(config.hidden_size, 3 * config.hidden_size)
-        self.output = Linear(config.hidden_size, config.hidden_size)
+        self.num_heads = settings.num_heads
+        self.scale = 1.0 / math.sqrt(settings.hidden_size // settings.num_heads)
+        self.norm = LayerNorm(settings.hidden_size)
+        self.query_key_value = Linear(settings.hidden_size, 3 * settings.hidden_size)
+        self.output = Linear(settings.hidden_size, settings.hidden_size)
         self.by_transposed = ops.BatchMatMul(transpose_b=True)
-        later = np.triu(np.ones((config.context, config.context), np.float32), k=1)
+        later = np.triu(np.ones((settings.context, settings.context), np.float32), k=1)
         self.mask = Tensor(MASKED * later)
 
     def construct(self, h: Tensor) -> Tensor:
@@ -132,11 +106,11 @@ class Attention(nn.Cell):
 class Mlp(nn.Cell):
     """Pre-norm and two linear layers with a GELU between them: [B, S, D] to [B, S, D]."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.norm = LayerNorm(config.hidden_size)
-        self.widen = Linear(config.hidden_size, config.mlp_size)
-        self.output = Linear(config.mlp_size, config.hidden_size)
+        self.norm = LayerNorm(settings.hidden_size)
+        self.widen = Linear(settings.hidden_size, settings.mlp_size)
+        self.output = Linear(settings.mlp_size, settings.hidden_size)
 
     def construct(self, h: Tensor) -> Tensor:
         return self.output(ops.gelu(self.widen(self.norm(h)), approximate="tanh"))
@@ -153,29 +127,51 @@ class PlainResidual(nn.Cell):
         return h + self.branch(h)
 
 
-class Transformer(nn.Cell):
-    """Characters [B, S] to logits [B, S, vocabulary_size] in float32.
+class UnconstrainedConnection(nn.Cell):
+    """Hyper-connections as they were before mHC: h_res is applied as it comes, with no Sinkhorn behind it.
 
-    Args:
-        vocabulary_size: number of different characters.
-        config: the sizes.
-        seed: decides the weights. Each is drawn by its own name, so that those which the plain and the mHC network
-            share are the same in both.
+    All else is that of ``HyperConnection``, so that a comparison shows what the constraint does. The start values make
+    h_res the identity: the plain residual connection, as in the other two.
     """
 
-    def __init__(self, vocabulary_size: int, config: ModelConfig, seed: int) -> None:
+    def __init__(self, num_streams: int, hidden_size: int, branch: nn.Cell, *, backend: str = "auto") -> None:
         super().__init__()
-        self.num_streams = config.num_streams if config.residual == "mhc" else 0
-        self.dtype = getattr(ms, config.dtype)
-        self.embedding = Embedding(vocabulary_size, config)
-        branches = [branch(config) for _ in range(config.num_layers) for branch in (Attention, Mlp)]
-        self.blocks = nn.SequentialCell([_residual(branch, config) for branch in branches])
+        self.pre = MhcPre(num_streams, hidden_size, return_residual=True, backend=backend)
+        self.branch = branch
+        self.post = MhcPost(backend)
+        bias = self.pre.bias.asnumpy().copy()
+        bias[2 * num_streams :] = np.eye(num_streams, dtype=np.float32).reshape(-1)
+        self.pre.bias.set_data(Tensor(bias))
+
+    def construct(self, x: Tensor) -> Tensor:
+        h_in, h_post, h_res, x = self.pre(x)
+        return self.post(x, h_res, self.branch(h_in), h_post)
+
+
+class Transformer(nn.Cell):
+    """Bytes [B, S] to logits [B, S, 256] in float32.
+
+    Args:
+        settings: the sizes, and the seed that decides the weights. Each is drawn by its own name, so that those which
+            the plain and the mHC network share are the same in both.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__()
+        self.num_streams = settings.num_streams if settings.residual != "plain" else 0
+        self.dtype = getattr(ms, settings.dtype)
+        self.embedding = Embedding(settings)
+        branches = [branch(settings) for _ in range(settings.num_layers) for branch in (Attention, Mlp)]
+        self.blocks = nn.SequentialCell([_residual(branch, settings) for branch in branches])
         if self.num_streams:
             for place, connection in enumerate(self.blocks):
                 _spread_streams(connection, place)
-        self.norm = LayerNorm(config.hidden_size)
-        self.logits = Linear(config.hidden_size, vocabulary_size)
-        _draw_weights(self, seed, len(branches))
+        self.norm = LayerNorm(settings.hidden_size)
+        self.logits = Linear(settings.hidden_size, VOCABULARY_SIZE)
+        _draw_weights(self, settings.seed, len(branches))
+        if settings.recompute:
+            for connection in self.blocks:
+                connection.recompute()
 
     def construct(self, tokens: Tensor) -> Tensor:
         h = ops.cast(self.embedding(tokens), self.dtype)
@@ -184,10 +180,11 @@ class Transformer(nn.Cell):
         return ops.cast(self.logits(self.norm(h)), ms.float32)
 
 
-def _residual(branch: nn.Cell, config: ModelConfig) -> nn.Cell:
-    if config.residual == "plain":
+def _residual(branch: nn.Cell, settings: Settings) -> nn.Cell:
+    if settings.residual == "plain":
         return PlainResidual(branch)
-    return HyperConnection(config.num_streams, config.hidden_size, branch, backend=config.backend)
+    connection = HyperConnection if settings.residual == "mhc" else UnconstrainedConnection
+    return connection(settings.num_streams, settings.hidden_size, branch, backend=settings.backend)
 
 
 def _spread_streams(connection: nn.Cell, place: int) -> None:
@@ -222,7 +219,7 @@ def _draw_weights(network: nn.Cell, seed: int, num_branches: int) -> None:
 
 
 class Loss(nn.Cell):
-    """Mean negative log-likelihood of the targets, in nats per character."""
+    """Mean negative log-likelihood of the targets, in nats per byte."""
 
     def __init__(self, network: nn.Cell) -> None:
         super().__init__()

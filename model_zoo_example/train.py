@@ -1,251 +1,354 @@
-"""Train a small transformer with mHC on the text of Python's help topics, then let it write.
+"""Train a transformer with mHC on any text.
 
-Examples:
-    python model_zoo_example/train.py                      # mHC, graph mode, CPU
-    python model_zoo_example/train.py --residual plain     # the ordinary transformer, for comparison
+    python -m model_zoo_example.train --config configs/tiny.yaml
+    python -m model_zoo_example.train --config configs/tiny.yaml --residual plain --steps 300
+    python -m model_zoo_example.train --resume runs/tiny
+    msrun --worker_num=2 --local_worker_num=2 --master_port=8118 --join=True python -m model_zoo_example.train
+
+The run's folder gets metrics.csv and checkpoints. Ctrl-C (or SIGTERM) ends the run after the step, with a checkpoint;
+--resume goes on from a checkpoint or from the newest in a folder, with the settings that are stored in it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import dataclasses
 import math
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
 
-import mindspore as ms
-import numpy as np
-from mindspore import Parameter, Tensor, nn, ops
+from model_zoo_example import checkpoint as checkpoints
+from model_zoo_example.checkpoint import Checkpoint, CheckpointError
+from model_zoo_example.data import Corpus, open_corpus
+from model_zoo_example.interruption import Interruption
+from model_zoo_example.progress import Events, Metrics, Progress, Row
+from model_zoo_example.settings import (
+    DEFAULT_CONFIG,
+    Settings,
+    SettingsError,
+    add_flags,
+    differences,
+    find_config,
+    from_mapping,
+    parse,
+    read_config,
+)
 
-from config import CHOICES, TrainingConfig, load
-from data import Corpus, python_topics
-from model import Loss, ModelConfig, Transformer
-from optimizer import AdamW, step_size
+if TYPE_CHECKING:  # MindSpore takes seconds to import; bad flags are told before
+    from model_zoo_example.machine import Place
+    from model_zoo_example.trainer import Trainer
 
-DEFAULT_CONFIG = Path(__file__).resolve().parent / "configs" / "tiny.json"
-PROMPT = "The value of "
-TEMPERATURE = 0.7
-REPORT_EVERY = 25  # steps between two progress lines
-
-
-class TrainStep(nn.Cell):
-    """One training step: loss, gradients and update, compiled as one graph in graph mode."""
-
-    def __init__(self, loss: Loss, config: TrainingConfig) -> None:
-        super().__init__()
-        parameters = loss.trainable_params()
-        self.loss_and_gradients = ops.value_and_grad(loss, None, parameters)
-        self.optimizer = AdamW(parameters, config.weight_decay)
-
-    def construct(self, tokens: Tensor, targets: Tensor, learning_rate: Tensor, step_size: Tensor) -> Tensor:
-        loss, gradients = self.loss_and_gradients(tokens, targets)
-        self.optimizer(gradients, learning_rate, step_size)
-        return loss
+COMMAND = "python -m model_zoo_example"
 
 
-def learning_rate(step: int, config: TrainingConfig) -> float:
-    """A linear rise over warmup_steps, then half a cosine down to a tenth."""
-    if step < config.warmup_steps:
-        return config.learning_rate * (step + 1) / config.warmup_steps
-    done = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
-    return config.learning_rate * (0.55 + 0.45 * math.cos(math.pi * done))
+class RunError(RuntimeError):
+    """A run that cannot go on; the message is for the user."""
 
 
-def train(step: TrainStep, corpus: Corpus, context: int, config: TrainingConfig, first: int) -> List[float]:
-    """Run the steps from ``first`` on, print how it goes, and return every step's loss."""
-    losses: List[float] = []
-    reported, since = first, time.perf_counter()
-    for number in range(first, config.steps):
-        tokens, targets = corpus.batch(number, config.batch_size, context, config.seed)
-        rate = learning_rate(number, config)
-        loss = step(tokens, targets, Tensor(rate, ms.float32), Tensor(step_size(rate, number), ms.float32))
-        losses.append(float(loss.asnumpy()))
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What to run.
+
+    Attributes:
+        settings: of the run.
+        name: of the config, which names the folder where no setting does.
+        start: the checkpoint to go on from.
+    """
+
+    settings: Settings
+    name: str
+    start: Optional[Checkpoint]
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The flags."""
+    parser = argparse.ArgumentParser(
+        prog=f"{COMMAND}.train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", metavar="FILE", help=f"YAML file of settings (default: {DEFAULT_CONFIG})")
+    parser.add_argument(
+        "--resume", type=Path, metavar="PATH", help="go on from a checkpoint, or the newest in a folder"
+    )
+    add_flags(parser)
+    return parser
+
+
+def plan(argv: Optional[List[str]]) -> Plan:
+    """What the command line asks for.
+
+    Raises:
+        SettingsError: a flag or setting that cannot be used, or that contradicts the checkpoint.
+        CheckpointError: the checkpoint cannot be read.
+    """
+    args, overrides = parse(arguments(), argv)
+    path = find_config(args.config or DEFAULT_CONFIG)
+    if args.resume is None:
+        return Plan(from_mapping({**read_config(path), **overrides}, _origin(path, overrides)), path.stem, None)
+    start = checkpoints.load(args.resume)
+    stored = from_mapping(start.facts["settings"], str(start.path))
+    folder = {"output": str(start.path.parent), "stop_at": 0}
+    values = {**start.facts["settings"], **folder, **(read_config(path) if args.config else {}), **overrides}
+    settings = from_mapping(values, _origin(path if args.config else start.path, overrides))
+    other = differences(stored, settings, free=False)
+    if other:
+        raise SettingsError(
+            f"--resume: {start.path} was trained with other settings ({'; '.join(other)}). They decide what is "
+            f"computed, so the run would not be one run. Leave them as they are, or train anew without --resume"
+        )
+    return Plan(settings, path.stem, start)
+
+
+def _origin(path: Path, overrides: Dict[str, Any]) -> str:
+    return f"{path} with flags" if overrides else str(path)
+
+
+def output_folder(work: Plan) -> Path:
+    """The run's folder.
+
+    Raises:
+        SettingsError: the one asked for holds checkpoints that this run does not go on from.
+    """
+    if not work.settings.output:
+        number, folder = 1, Path("runs") / work.name
+        while folder.exists():
+            number += 1
+            folder = Path("runs") / f"{work.name}-{number}"
+        return folder
+    folder = Path(work.settings.output)
+    if folder.exists() and not folder.is_dir():
+        raise SettingsError(f"output: {folder} is not a folder")
+    last = checkpoints.newest(folder)
+    if last is not None and (work.start is None or not last.samefile(work.start.path)):
+        raise SettingsError(
+            f"output: {folder} holds checkpoints up to {last.name}; go on from it with --resume {folder}, "
+            f"or choose another --output"
+        )
+    return folder
+
+
+class Run:
+    """Steps, and what is written and shown of them."""
+
+    def __init__(self, work: Plan, trainer: Trainer, interruption: Interruption) -> None:
+        self.settings, self.trainer, self.interruption = work.settings, trainer, interruption
+        self.place: Place = trainer.place
+        self.folder = output_folder(work) if self.place.first else Path()
+        self.progress = Progress(
+            trainer.step, work.settings.steps, work.settings.print_every, quiet=not self.place.first
+        )
+        self.metrics: Optional[Metrics] = None
+        self.events: Optional[Events] = None
+        self.saved = trainer.step if work.start else -1
+        if self.place.first:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            checkpoints.remove_unfinished(self.folder)
+            self.metrics = Metrics(self.folder / "metrics.csv", trainer.step)
+            self.events = Events(self.folder / "events") if work.settings.events else None
+        self._clock, self._counted = time.perf_counter(), trainer.step
+
+    def to_the_end(self) -> bool:
+        """Train until the last step, ``stop_at`` or a signal. Whether it was the last step.
+
+        Raises:
+            CheckpointError, OSError: something could not be written.
+            RunError: loss or gradients are not finite any more.
+        """
+        settings, trainer = self.settings, self.trainer
+        while trainer.step < settings.steps:
+            if self.interruption.signal and self.place.processes == 1:
+                break
+            outcome = trainer.train_step(stopping=self.interruption.signal is not None)
+            step = trainer.step
+            saving = _due(step, settings.save_every) or step in (settings.steps, settings.stop_at)
+            row: Row = {}
+            if _due(step, settings.log_every) or saving:
+                row = self._row(outcome)
+            if _due(step, settings.validate_every) or step == settings.steps:
+                row = row or self._row(outcome)
+                row["validation_loss"] = trainer.validation_loss()
+                self.progress.say(f"step {step:5d}  validation loss {row['validation_loss']:.4f}")
+            if row:
+                self._tell(row)
+            if saving:
+                self.save()
+            if step == settings.stop_at:
+                break
+            # several processes have to stop after the same step: one at which all of them read the numbers
+            if row and outcome.share_stopping is not None and float(outcome.share_stopping.asnumpy()) > 0:
+                break
+        if self.saved != trainer.step and trainer.step > 0:
+            self.save()
+        return trainer.step == settings.steps
+
+    def _row(self, outcome: Any) -> Row:
+        settings, trainer = self.settings, self.trainer
+        loss, norm = float(outcome.loss.asnumpy()), float(outcome.gradient_norm.asnumpy())
+        lost = not math.isfinite(loss) or (not math.isfinite(norm) and trainer.loss_scale <= 1.0)
+        if lost:
+            last = checkpoints.newest(self.folder) if self.place.first else None
+            raise RunError(
+                f"step {trainer.step}: the loss is {loss}, the gradient norm {norm}: the training has diverged. "
+                f"The last checkpoint is {last or 'none'}; try a lower learning_rate, a longer warm-up"
+                f"{', or another dtype' if settings.dtype != 'float32' else ''}"
+            )
         now = time.perf_counter()
-        if number == first:  # it includes compiling, so the speed is counted from the next one
-            say(f"step {number + 1:5d}  loss {losses[-1]:.4f}  first step: {now - since:.1f} s with compiling")
-        elif (number + 1) % REPORT_EVERY == 0 or number + 1 == config.steps:
-            tokens_per_second = (number - reported) * config.batch_size * context / (now - since)
-            say(f"step {number + 1:5d}  loss {losses[-1]:.4f}  {tokens_per_second:.0f} tokens/s")
-        else:
-            continue
-        reported, since = number, now
-    return losses
+        tokens = (trainer.step - self._counted) * settings.batch_size * settings.context
+        row = {
+            "step": trainer.step,
+            "loss": loss,
+            "learning_rate": trainer.learning_rate(),
+            "gradient_norm": norm,
+            "loss_scale": trainer.loss_scale,
+            "tokens_per_second": tokens / (now - self._clock),
+            "seconds": now - self._clock,
+        }
+        self._clock, self._counted = now, trainer.step
+        return row
+
+    def _tell(self, row: Row) -> None:
+        self.progress.show(row)
+        if self.metrics is not None:
+            self.metrics.write(row)
+        if self.events is not None:
+            self.events.write(row)
+        self._clock = time.perf_counter()  # validation and writing are not training
+
+    def save(self) -> None:
+        """Write a checkpoint.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        if self.place.first:
+            facts = {
+                "step": self.trainer.step,
+                "settings": dataclasses.asdict(self.settings),
+                "corpus": self.trainer.corpus.fingerprint(),
+                "processes": self.place.processes,
+            }
+            checkpoints.save(self.folder, self.trainer.arrays(), facts, self.settings.keep)
+        self.saved = self.trainer.step
+        self._clock = time.perf_counter()
+
+    def close(self) -> None:
+        """Leave bar and files in order."""
+        self.progress.close()
+        if self.events is not None:
+            self.events.close()
 
 
-def evaluate(loss: Loss, corpus: Corpus, context: int, config: TrainingConfig) -> float:
-    """Mean loss over the validation batches."""
-    batches = corpus.validation_batches(config.validation_batches, config.batch_size, context)
-    return float(np.mean([float(loss(tokens, targets).asnumpy()) for tokens, targets in batches]))
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
 
 
-def sample(network: Transformer, corpus: Corpus, context: int, config: TrainingConfig) -> str:
-    """Let the model write after PROMPT. Its input has one length throughout, so that it is compiled once."""
-    rng = np.random.default_rng(config.seed)
-    written = list(corpus.encode(PROMPT))
-    for _ in range(config.sample_length):
-        seen = written[-context:]
-        window = np.zeros((1, context), np.int32)
-        window[0, : len(seen)] = seen  # what follows does not matter: attention looks back only
-        logits = network(Tensor(window)).asnumpy()[0, len(seen) - 1].astype(np.float64) / TEMPERATURE
-        chances = np.exp(logits - logits.max())
-        written.append(rng.choice(len(chances), p=chances / chances.sum()))
-    return corpus.decode(np.array(written))
-
-
-def state(network: Transformer, optimizer: AdamW) -> Dict[str, Parameter]:
-    """All that a checkpoint holds of them, by name."""
-    named = list(network.parameters_and_names())
-    moments = {"adam_mean": optimizer.means, "adam_square": optimizer.squares}
-    stored = dict(named)
-    for prefix, values in moments.items():
-        stored.update((f"{prefix}.{name}", value) for (name, _), value in zip(named, values))
-    return stored
-
-
-def save(path: Path, parameters: Dict[str, Parameter], steps_done: int, vocabulary: str) -> None:
-    """Write one file with the parameters, the number of steps done and the vocabulary."""
-    entries = [{"name": name, "data": parameter} for name, parameter in parameters.items()]
-    ms.save_checkpoint(entries, str(path), append_dict={"steps_done": steps_done, "vocabulary": vocabulary})
-
-
-def resume(path: Path, parameters: Dict[str, Parameter], vocabulary: str) -> int:
-    """Read what :func:`save` wrote and return the number of steps done.
-
-    Raises:
-        ValueError: the file is missing or broken, or belongs to another network or another text.
-    """
-    if not path.is_file():
-        raise ValueError(f"--resume: there is no file {path}")
-    try:
-        stored = ms.load_checkpoint(str(path))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"--resume: {path} is not a checkpoint") from error
-    steps_done, stored_vocabulary = stored.pop("steps_done", None), stored.pop("vocabulary", None)
-    if steps_done is None or stored_vocabulary != vocabulary:
-        raise ValueError(f"--resume: {path} was written for another text (another version of Python?)")
-    for name in sorted(parameters.keys() | stored.keys()):
-        if name not in parameters or name not in stored or parameters[name].shape != stored[name].shape:
-            raise ValueError(f"--resume: {path} holds another network than these flags describe: {name} differs")
-    for name, parameter in parameters.items():
-        parameter.set_data(stored[name])
-    return int(steps_done)
-
-
-def say(line: str) -> None:
-    """Print at once, also into a pipe."""
-    print(line, flush=True)
-
-
-def arguments(argv: Optional[List[str]]) -> argparse.Namespace:
-    """The flags. One that is not given leaves the setting of the config file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help="settings file (default: %(default)s)")
-    parser.add_argument("--mode", choices=("graph", "pynative"), default="graph", help="default: graph")
-    parser.add_argument("--device", choices=("CPU", "Ascend"), default="CPU", help="default: CPU")
-    unset = argparse.SUPPRESS
-    parser.add_argument("--residual", choices=CHOICES["residual"], default=unset, help="mHC or plain additions")
-    parser.add_argument("--num-streams", type=int, default=unset, metavar="N", help="residual streams of mHC")
-    parser.add_argument("--backend", default=unset, help="what computes mHC: auto, composite, aclnn, ...")
-    parser.add_argument("--dtype", choices=CHOICES["dtype"], default=unset, help="of the activations")
-    parser.add_argument("--steps", type=int, default=unset, help="training steps; 0 only evaluates and samples")
-    parser.add_argument("--batch-size", type=int, default=unset, help="windows of text per step")
-    parser.add_argument("--learning-rate", type=float, default=unset, help="the highest one")
-    parser.add_argument("--seed", type=int, default=unset, help="of weights, batches and the sampled text")
-    parser.add_argument("--losses", type=Path, metavar="FILE", help="write the training losses there, a JSON list")
-    parser.add_argument("--checkpoint", type=Path, metavar="FILE", help="save the result there (*.ckpt)")
-    parser.add_argument("--resume", type=Path, metavar="FILE", help="go on from such a file, up to --steps in total")
-    return parser.parse_args(argv)
-
-
-def set_up(args: argparse.Namespace, dtype: str, seed: int) -> None:
-    """Choose device and mode, after a look at what would otherwise fail late.
+def prepare(work: Plan) -> Trainer:
+    """Device, text and network, and the checkpoint's state in them.
 
     Raises:
-        ValueError: a flag that cannot be served here.
-    """
-    for flag, path in (("--losses", args.losses), ("--checkpoint", args.checkpoint)):
-        if path is not None and (path.is_dir() or not path.resolve().parent.is_dir()):
-            raise ValueError(f"{flag}: {path} is not a file name in an existing folder")
-    if args.checkpoint is not None and args.checkpoint.suffix != ".ckpt":
-        raise ValueError(f"--checkpoint: the name must end in .ckpt, but got {args.checkpoint}")
-    if args.device == "CPU" and dtype == "bfloat16":
-        raise ValueError("dtype bfloat16 needs --device Ascend: MindSpore's CPU backend cannot multiply such matrices")
-    ms.set_context(mode=ms.GRAPH_MODE if args.mode == "graph" else ms.PYNATIVE_MODE)
-    try:
-        ms.set_device(args.device)
-    except (RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"--device {args.device}: MindSpore cannot use it here: {reason}") from error
-    if args.device == "Ascend":
-        ms.set_context(jit_config={"jit_level": "O0"})
-    ms.set_seed(seed)
-
-
-@dataclass
-class Job:
-    """What is to be trained, and from which step on."""
-
-    model: ModelConfig
-    config: TrainingConfig
-    corpus: Corpus
-    network: Transformer
-    loss: Loss
-    step: TrainStep
-    first: int
-
-
-def prepare(args: argparse.Namespace) -> Job:
-    """Everything up to the first computation.
-
-    Raises:
-        ValueError: a flag, a setting or a file that cannot be used.
+        SettingsError, CorpusError, CheckpointError: something that cannot be used, in words.
         RuntimeError: a backend of mHC asked for by name which this machine lacks.
     """
-    model, config = load(args.config, vars(args))
-    set_up(args, model.dtype, config.seed)
-    corpus = python_topics()
-    network = Transformer(len(corpus.vocabulary), model, config.seed)
-    loss = Loss(network)
-    step = TrainStep(loss, config)
-    first = resume(args.resume, state(network, step.optimizer), corpus.vocabulary) if args.resume else 0
-    return Job(model, config, corpus, network, loss, step, first)
+    corpus = open_corpus(work.settings.data)
+    corpus.check(work.settings.context)
+    if work.start is not None:
+        _check_text(work.start, corpus)
+    from model_zoo_example.machine import set_up
+
+    place = set_up(work.settings)
+    from model_zoo_example.trainer import Trainer
+
+    trainer = Trainer(work.settings, corpus, place)
+    if work.start is not None:
+        trainer.restore(work.start)
+    return trainer
 
 
-def run(args: argparse.Namespace, job: Job) -> None:
-    """Evaluate, train, evaluate, write."""
+def _check_text(start: Checkpoint, corpus: Corpus) -> None:
+    stored, here = start.facts["corpus"], corpus.fingerprint()
+    if stored != here:
+        raise SettingsError(
+            f"--resume: {start.path} was trained on another text ({stored}; {corpus.name} is {here}). "
+            f"Python's help topics differ between its versions"
+        )
+
+
+def describe(work: Plan, trainer: Trainer) -> List[str]:
+    """Lines about what is going to happen."""
+    settings, corpus = work.settings, trainer.corpus
+    count = sum(parameter.size for parameter in trainer.network.trainable_params())
+    kinds = {
+        "mhc": f"mHC with {settings.num_streams} streams",
+        "unconstrained": f"{settings.num_streams} streams without Sinkhorn",
+        "plain": "plain residual",
+    }
+    lines = [f"{kinds[settings.residual]}, {count} parameters, {corpus.train_size} bytes to train on ({corpus.name})"]
+    if work.start is not None:
+        lines.append(f"going on after step {trainer.step} from {work.start.path}")
+        stored = from_mapping(work.start.facts["settings"], str(work.start.path))
+        rounding = ("backend", "device", "mode", "recompute")
+        changed = [line for line in differences(stored, settings, free=True) if line.split(":")[0] in rounding]
+        if work.start.facts["processes"] != trainer.place.processes:
+            changed.append(f"processes: {work.start.facts['processes']} -> {trainer.place.processes}")
+        if changed:
+            lines.append(f"note: {'; '.join(changed)}. The losses will equal those of one run but for rounding")
+    return lines
+
+
+def execute(work: Plan, interruption: Interruption) -> int:
+    """Train. Returns the exit status."""
     started = time.perf_counter()
-    model, config, corpus = job.model, job.config, job.corpus
-    count = sum(parameter.size for parameter in job.network.trainable_params())
-    residual = f"mHC with {model.num_streams} streams" if model.residual == "mhc" else "plain residual"
-    text = f"{len(corpus.train)} characters to train on, {len(corpus.vocabulary)} different"
-    say(f"{residual}, {count} parameters, {text}")
+    trainer = prepare(work)
+    run = Run(work, trainer, interruption)
+    say = run.progress.say
+    try:
+        for line in describe(work, trainer):
+            say(line)
+        complete, before = False, math.nan
+        if interruption.signal is None:
+            before = trainer.validation_loss()
+            so_far = "before training" if trainer.step == 0 else "so far"
+            say(f"validation loss {so_far}: {before:.4f} nats per byte")
+            complete = run.to_the_end()
+    finally:
+        run.close()
+    if not complete:
+        if trainer.step == 0:
+            say("stopped before the first step; nothing was saved")
+        else:
+            say(f"stopped after step {trainer.step} of {work.settings.steps}; the checkpoint is in {run.folder}")
+            say(f"to go on: {COMMAND}.train --resume {run.folder}")
+        return interruption.status
+    after = trainer.validation_loss()
+    if work.settings.sample and trainer.place.first:
+        from model_zoo_example.generate import PROMPT, show, write
 
-    before = evaluate(job.loss, corpus, model.context, config)
-    say(f"validation loss before training: {before:.4f} nats per character")
-    losses = train(job.step, corpus, model.context, config, job.first)
-    if args.losses is not None:
-        args.losses.write_text(json.dumps(losses) + "\n", encoding="utf-8")
-    if args.checkpoint is not None:
-        steps_done = max(job.first, config.steps)
-        save(args.checkpoint, state(job.network, job.step.optimizer), steps_done, corpus.vocabulary)
-    after = evaluate(job.loss, corpus, model.context, config)
-    say(f"\nThe model writes:\n\n{sample(job.network, corpus, model.context, config)}\n")
+        text = write(trainer.network, PROMPT, work.settings.sample, work.settings.context, seed=work.settings.seed)
+        say(f"\nThe network writes:\n\n{show(text)}\n")
     say(f"validation loss: {before:.4f} before, {after:.4f} after; {time.perf_counter() - started:.0f} s in all")
+    say(f"metrics and checkpoints are in {run.folder}")
+    return 0
 
 
 def main(argv: Optional[List[str]] = None) -> int:
     """The program. Returns the exit status."""
-    args = arguments(argv)
-    try:
-        job = prepare(args)
-    except (ValueError, RuntimeError) as error:
-        print(f"train.py: {error}", file=sys.stderr)
-        return 2
-    run(args, job)
-    return 0
+    with Interruption() as interruption:
+        try:
+            return execute(plan(argv), interruption)
+        except KeyboardInterrupt:  # the second one
+            print("train: stopped at once", file=sys.stderr)
+            return interruption.status
+        except (ValueError, RuntimeError, CheckpointError) as error:
+            print(f"train: {error}", file=sys.stderr)
+            return 1 if isinstance(error, (RunError, CheckpointError)) else 2
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            print(f"train: cannot write: {where}{error.strerror or error}", file=sys.stderr)
+            return 1
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """mHC (Manifold-Constrained Hyper-Connections) for MindSpore, on Ascend with the aclnn kernels, elsewhere without."""
 
+from ms_mhc import capture
 from ms_mhc.hyper_connection import HyperConnection
 from ms_mhc.operators.head import MhcHead, mhc_head
 from ms_mhc.operators.post import MhcPost, mhc_post
@@ -8,6 +9,8 @@ from ms_mhc.operators.pre_sinkhorn import mhc_pre_sinkhorn
 from ms_mhc.operators.sinkhorn import MhcSinkhorn, mhc_sinkhorn
 from ms_mhc.operators.streams import expand_streams, merge_streams
 from ms_mhc.version import __version__
+
+capture.leave_out()
 
 __all__ = [
     "HyperConnection",

@@ -3,11 +3,14 @@
 float32: within a fraction of the tensor's largest entry. 16 bits: within one unit in the last place of the rounded
 float64 result. Where terms cancel, fp32 arithmetic cannot know one unit in the last place of what is left; there, as
 much is allowed as fp32 may leave.
+
+One unit in the last place is also what truncation instead of rounding is off by at most. What tells them apart is the
+mean: rounding to nearest errs as often up as down, truncation by half a unit towards zero.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Tuple
 
 import mindspore as ms
 import numpy as np
@@ -18,6 +21,7 @@ Array = NDArray[np.float64]
 
 FLOAT32_NOISE = 5e-6  # of the tensor's largest entry
 CANCELLATION = 1e-6  # of the tensor's largest entry
+LEAST_NUMBERS = 32  # fewer different numbers say nothing about a mean
 _SIGNIFICAND_BITS = {ms.bfloat16: 8, ms.float16: 11}  # with the hidden one
 _LEAST_EXPONENT = {ms.bfloat16: -126, ms.float16: -14}
 
@@ -58,3 +62,28 @@ def error_ratio(got: Tensor, want: Array, noise: float = FLOAT32_NOISE) -> Array
     # a NaN is an error of infinite size; where everything is zero, so must the result be
     error = np.nan_to_num(np.abs(value - target), nan=np.inf)
     return np.asarray(error / np.maximum(allowed, 1e-30))
+
+
+def rounding_bias(got: Tensor, want: Array) -> Tuple[float, float]:
+    """The mean error in units in the last place, and how far from zero it may be by chance.
+
+    The mean is that of the errors away from zero, or that of the errors upwards if it is larger. Both numbers are 0
+    where there is nothing to judge: a tensor of float32, or one with few different numbers that are large enough beside
+    its largest entry for fp32 arithmetic to know their last place.
+
+    Rounding to nearest leaves errors spread over one unit, with a standard deviation of 1/sqrt(12); five of the mean's
+    are allowed, and a fiftieth of a unit for fp32 arithmetic.
+    """
+    if got.dtype not in _SIGNIFICAND_BITS or not want.size:
+        return 0.0, 0.0
+    value, flat = to_float64(got).reshape(-1), want.reshape(-1)
+    unit = unit_in_last_place(rounded(flat, got.dtype), got.dtype)
+    with np.errstate(invalid="ignore"):
+        known = np.isfinite(value) & np.isfinite(flat) & (50 * CANCELLATION * np.abs(flat).max() <= unit)
+    _, different = np.unique(np.abs(flat[known]), return_index=True)
+    if different.size < LEAST_NUMBERS:
+        return 0.0, 0.0
+    value, flat, unit = (a[known][different] for a in (value, flat, unit))
+    outwards = float(np.mean((np.abs(value) - np.abs(flat)) / unit))
+    upwards = float(np.mean((value - flat) / unit))
+    return max(outwards, upwards, key=abs), 0.02 + 5 / np.sqrt(12 * different.size)

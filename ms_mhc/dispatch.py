@@ -5,12 +5,14 @@ In a compiled graph this runs once, while it is compiled; called eagerly, every 
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from typing import Any, NamedTuple, Optional, Tuple
 
 from mindspore import Tensor, nn
 from mindspore.ops import constexpr
 
+from aclnn_adapter import platform
 from ms_mhc import checks, parallel
 from ms_mhc.backends import registry
 from ms_mhc.backends.registry import AUTO, Backend, Choice, Job, Kernel
@@ -45,7 +47,7 @@ def spec(value: Any) -> Any:
 
 def specs(values: Tuple[Any, ...]) -> Tuple[Any, ...]:
     """What the checks see of the arguments."""
-    described = ()
+    described: Tuple[Any, ...] = ()
     for value in values:
         described = described + (spec(value),)
     return described
@@ -53,7 +55,7 @@ def specs(values: Tuple[Any, ...]) -> Tuple[Any, ...]:
 
 def present(values: Tuple[Optional[Tensor], ...]) -> Tuple[Tensor, ...]:
     """Those that are there."""
-    tensors = ()
+    tensors: Tuple[Any, ...] = ()
     for value in values:
         if value is not None:
             tensors = tensors + (value,)
@@ -86,15 +88,46 @@ def cell_for(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tup
         options: the fields of :class:`Options`.
     """
     chosen = Options(*options)
-    job = _job(caller, name, FORWARD, arguments, attributes, chosen)
-    here = registry.choose(caller, job, chosen.backend)
-    eagerly = here if chosen.eager_kernels else registry.choose(caller, job, chosen.backend, eagerly=True)
-    cell = _made_joined(here, eagerly, job.without_sizes(), chosen.share, compiled_for(job))
     layout = parallel.for_mode(caller, chosen.layout)
-    if layout is None:
-        return cell
-    known = {} if job.num_iters is None else {"I": job.num_iters}
-    return Distributed(cell, here.forward.kernel(job.without_sizes(), FORWARD), known, layout)
+    if layout is not None:
+        job, here, cell = _chosen(caller, name, arguments, attributes, chosen)
+        known = {} if job.num_iters is None else {"I": job.num_iters}
+        return Distributed(cell, here.forward.kernel(job.without_sizes(), FORWARD), known, layout)
+    try:
+        return _cell(caller, name, arguments, attributes, tuple(map(type, attributes)), chosen, _here())
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        return _chosen(caller, name, arguments, attributes, chosen)[2]  # which says what is wrong with the argument
+
+
+def _here() -> Tuple[Any, ...]:
+    """What a choice depends on beside the arguments and what stays as it is in a process."""
+    listed = os.environ.get("MS_CUSTOM_AOT_WHITE_LIST")
+    return platform.device_target(), called_eagerly(), listed, parallel.mode()
+
+
+@lru_cache(maxsize=4 * CELLS_KEPT)
+def _cell(
+    caller: str,
+    name: str,
+    arguments: Tuple[Any, ...],
+    attributes: Tuple[Any, ...],
+    types: Tuple[type, ...],  # True is no 1, though both are equal
+    options: Options,
+    here: Tuple[Any, ...],
+) -> nn.Cell:
+    """Eager calls come here every time: what was checked and chosen once need not be again."""
+    return _chosen(caller, name, arguments, attributes, options)[2]
+
+
+def _chosen(
+    caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tuple[Any, ...], options: Options
+) -> Tuple[Job, Choice, Joined]:
+    job = _job(caller, name, FORWARD, arguments, attributes, options)
+    here = registry.choose(caller, job, options.backend)
+    eagerly = here if options.eager_kernels else registry.choose(caller, job, options.backend, eagerly=True)
+    return job, here, _made_joined(here, eagerly, job.without_sizes(), options.share, compiled_for(job))
 
 
 joined = constexpr(check=False)(cell_for)
@@ -127,6 +160,7 @@ def _job(
     """The arguments, checked, as a job."""
     operation = OPERATIONS[name]
     contract = operation.contracts[direction]
+    arguments = arguments + (None,) * (len(contract.inputs) - len(arguments))
     checks.one_of(caller, "backend", options.backend, registry.names())
     checks.one_of(caller, "precision", options.precision, registry.PRECISIONS)
     sizes = checks.tensors(caller, contract, operation.names_of(contract.inputs), arguments, options.sizes)
@@ -159,7 +193,8 @@ def compiled_for(job: Job) -> Any:
 @lru_cache(maxsize=CELLS_KEPT)
 def _made_joined(here: Choice, eagerly: Choice, job: Job, share: bool, _: Any) -> Joined:
     def make(choice: Choice, eager: Optional[Joined]) -> Joined:
-        return Joined(choice.forward.kernel(job, FORWARD), choice.backward.kernel(job, BACKWARD), share, eager)
+        forward, backward = choice.forward.kernel(job, FORWARD), choice.backward.kernel(job, BACKWARD)
+        return Joined(job.operation, forward, backward, share, eager)
 
     return make(here, None if eagerly == here else make(eagerly, None))
 

@@ -13,10 +13,10 @@ import mindspore as ms
 from aclnn_adapter import platform
 from ms_mhc.backends import registry
 from ms_mhc.backends.registry import Backend, Job
-from ms_mhc.operation import BACKWARD, FORWARD
+from ms_mhc.operation import BACKWARD, FORWARD, OPERATIONS
 from ms_mhc.version import __version__
 
-OPERATORS = ("mhc_pre", "mhc_sinkhorn", "mhc_pre_sinkhorn", "mhc_post")
+OPERATORS = tuple(OPERATIONS)
 
 
 def _version(package: str) -> str:
@@ -29,12 +29,13 @@ def _version(package: str) -> str:
 def _jobs(num_streams: int, hidden_size: int, dtype: str) -> Iterator[Job]:
     """One for each operator, as :class:`ms_mhc.HyperConnection` asks for it."""
     for name in OPERATORS:
-        steps: Dict[str, Any] = {"num_iters": 20, "recipe": "deepseek_v4"} if "sinkhorn" in name else {}
-        if name == "mhc_sinkhorn":
-            yield Job(name, num_streams, **steps)
-        else:
-            # with gamma MhcPreSinkhorn has no kernel, and it is no part of mhc_post
-            yield Job(name, num_streams, hidden_size, getattr(ms, dtype), absent=("gamma",), **steps)
+        contract = OPERATIONS[name].contracts[FORWARD]
+        known: Dict[str, Any] = {"num_iters": 20, "recipe": "deepseek_v4"}
+        given = {key: value for key, value in known.items() if key in {a.snake_name for a in contract.attrs}}
+        if any(a.dtype == "x" for a in contract.inputs):
+            given.update(hidden_size=hidden_size, dtype=getattr(ms, dtype))
+        # with gamma MhcPreSinkhorn has no kernel
+        yield Job(name, num_streams, absent=("gamma",), **given)
 
 
 def lines(num_streams: int, hidden_size: int, dtype: str) -> List[str]:

@@ -17,8 +17,8 @@ from mindspore.ops.operations.debug_ops import Morph
 
 from aclnn_adapter.custom import infer_functions
 from ms_mhc.backends.registry import Kernel
-from ms_mhc.operation import RESIDUAL
-from ms_mhc.operators.precision import called_eagerly, local, run_eagerly
+from ms_mhc.operation import RESIDUAL, Operation
+from ms_mhc.operators.precision import called_eagerly, local, recording, run_eagerly
 from ms_mhc.parallel import laid_out
 
 Tensors = Tuple[Tensor, ...]
@@ -64,8 +64,12 @@ class Joined(nn.Cell):
     gradients of a tuple, and cannot be used under ``Tensor.backward`` at all.
     """
 
-    def __init__(self, forward: Kernel, backward: Kernel, share: bool, eager: Optional[Joined] = None) -> None:
+    def __init__(
+        self, operation: Operation, forward: Kernel, backward: Kernel, share: bool, eager: Optional[Joined] = None
+    ) -> None:
         super().__init__()
+        self.operator = operation.name
+        self.results = operation.results
         self.mixed_precision_type = MixedPrecisionType.NOTSET
         self.wiring = Wiring.of(forward, backward, share)
         self.names = forward.inputs
@@ -79,7 +83,10 @@ class Joined(nn.Cell):
 
     def __call__(self, inputs: Tensors) -> Tensors:
         if called_eagerly():
-            out = run_eagerly(_Eager.apply, self.eager or self, *map(local, self.names, inputs))
+            cell, tensors = self.eager or self, tuple(map(local, self.names, inputs))
+            if not recording():  # MindSpore's apply waits for the results, also where no gradient will be asked for
+                return run_eagerly(cell.construct, tensors)
+            out = run_eagerly(_Eager.apply, cell, *tensors)
             return out if isinstance(out, tuple) else (out,)
         return super().__call__(inputs)
 
@@ -91,11 +98,11 @@ class Joined(nn.Cell):
 
     def bprop(self, inputs: Tensors, out: Tensors, dout: Tensors) -> Tuple[Tensors]:
         row = inputs + out + dout
-        arguments = ()
+        arguments: Tuple[Any, ...] = ()
         for place in self.taken:
             arguments = arguments + (row[place],)
         found = self.backward(*arguments)
-        grads = ()
+        grads: Tuple[Any, ...] = ()
         for place, value in zip(self.gradients, inputs):
             grads = grads + ((found[place],) if place >= 0 else (mint.zeros_like(value),))
         if self.share_left:
@@ -120,6 +127,7 @@ class Distributed(nn.Cell):
         count = len(forward.inputs)
         functions = {
             1: (self.forward_1, self.backward_1),
+            2: (self.forward_2, self.backward_2),
             3: (self.forward_3, self.backward_3),
             4: (self.forward_4, self.backward_4),
             5: (self.forward_5, self.backward_5),
@@ -168,6 +176,12 @@ class Distributed(nn.Cell):
     def backward_1(self, a: Tensor, out: Any, dout: Any) -> Any:
         return self.backward((a,), out, dout)
 
+    def forward_2(self, a: Tensor, b: Tensor) -> Any:
+        return self.forward((a, b))
+
+    def backward_2(self, a: Tensor, b: Tensor, out: Any, dout: Any) -> Any:
+        return self.backward((a, b), out, dout)
+
     def forward_3(self, a: Tensor, b: Tensor, c: Tensor) -> Any:
         return self.forward((a, b, c))
 
@@ -203,6 +217,12 @@ class _Eager(_Function):
     @staticmethod
     def backward(ctx: Any, *dout: Optional[Tensor]) -> Tuple[Optional[Tensor], ...]:
         joined = ctx.joined
+        statistics = range(joined.results, len(dout) - joined.share)
+        if any(dout[place] is not None for place in statistics):
+            raise RuntimeError(
+                f"{joined.operator}: a gradient arrived at what is only saved for the backward. Second derivatives "
+                f"through this operator are not computed"
+            )
         first = len(joined.gradients) + len(dout)
         saved = iter(ctx.saved_tensors)
 

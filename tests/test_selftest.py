@@ -18,6 +18,8 @@ import mindspore as ms
 import pytest
 
 from ms_mhc import strict_json
+from ms_mhc.backends import registry
+from ms_mhc.backends.registry import Job
 from ms_mhc.selftest import machine, networks, programs, run
 from ms_mhc.selftest.covering import covering, pairs, possible_pairs
 from ms_mhc.selftest.machine import WAYS, Machine
@@ -71,6 +73,9 @@ def test_cases_cover_every_pair_of_options(program: Program, quick: bool) -> Non
     cases = run.cases(program, on)
     covered = set().union(*map(pairs, cases))
     size = ("tokens", "num_streams", "hidden_size")
+    backends = {b.name: b.refusal(Job(program.operator, 4, 128)) for b in registry.backends()}
+    factors["backend"] = tuple(name for name in factors["backend"] if backends.get(name) is None)
+    assert {"auto", "composite"} <= set(factors["backend"])
     for one, other in itertools.combinations(factors, 2):
         for values in itertools.product(factors[one], factors[other]):
             pair = dict(zip((one, other), values))
@@ -237,7 +242,7 @@ def compare(case):
         raise OSError(f"cannot open {sys.argv[1]}")
     return {"out": 0.0}
 run.PROGRAMS = (Program("mhc_sinkhorn", lambda on: {"num_streams": (4,), "tokens": (1,), "num_iters": (1,)}, compare),)
-run.networks.STEPS = 2
+run._check_networks = lambda *arguments: None  # slow, and nothing of theirs but numbers stands in the file
 run.main(None, ["graph", "eager"], "composite", True, run.Path(sys.argv[1]))
 """
 
@@ -267,7 +272,7 @@ def test_the_report_holds_nothing_personal(tmp_path: Path) -> None:
     report = json.loads(text)
     assert report["complete"]
     assert [c["reason"] for c in report["checks"] if c["status"] == "error"] == ["OSError: cannot open .../report.json"]
-    assert {c["name"] for c in report["checks"]} == {"mhc_sinkhorn", "recompute", "training"}
+    assert {c["name"] for c in report["checks"]} == {"mhc_sinkhorn"}
     assert report["kernels_per_step"] == {}
     assert report["time"]["milliseconds"] > 0
     assert report["versions"]["mindspore"] == ms.__version__

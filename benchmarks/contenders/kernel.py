@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from aclnn_adapter.operators import resolve
 from ms_mhc import csrc
-from ms_mhc.backends import cpu
-from ms_mhc.backends.registry import Job
 from ms_mhc.bench.contenders import Contender, Step
 from ms_mhc.bench.task import CONTRACTS, EPS, NUM_ITERS, Array, Inputs, Task, present, symbols
 
@@ -77,9 +75,9 @@ def make(task: Task, inputs: Inputs) -> Step:
     """One or two C calls. A HyperConnection is not one: its branch is the user's."""
     if task.operator == "hyper_connection":
         raise RuntimeError("a HyperConnection is several kernels and a branch")
-    refusal = cpu.refusal(Job("mhc_pre", task.shape.streams))
-    if refusal is not None:
-        raise RuntimeError(refusal.reason)
+    reason = csrc.refusal()
+    if reason is not None:
+        raise RuntimeError(reason)
     library = ctypes.CDLL(str(csrc.loadable()))
     dtype = _BFLOAT16 if task.dtype == "bfloat16" else np.dtype(np.float32)
     tensors = {k: v.astype(dtype) if k in inputs.streams else v for k, v in inputs.tensors.items()}

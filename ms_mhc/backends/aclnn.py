@@ -63,20 +63,20 @@ class _Call(Float32Cell):
         ones = mint.ones(x.shape[-2:], dtype=ms.float32) if self.with_ones else None
         zeros = mint.zeros_like(x) if self.with_zeros else None
         row = tensors + (zeros, ones)
-        arguments = ()
+        arguments: Tuple[Any, ...] = ()
         for place in self.places:
             arguments = arguments + (row[place],)
         out = self.kernel(*arguments, *self.attributes)
         if self.single:
             return (out,)
-        results = ()
+        results: Tuple[Any, ...] = ()
         for place, shape in zip(self.given, self.shapes):
             results = results + (out[place] if shape is None else out[place].reshape(self.sizes(x, shape)),)
         return results
 
     def with_batch(self, tensors: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
         """Those that are batched with a first dimension of one."""
-        row = ()
+        row: Tuple[Any, ...] = ()
         for tensor, batched in zip(tensors, self.batched):
             row = row + (tensor.expand_dims(0) if batched else tensor,)
         return row

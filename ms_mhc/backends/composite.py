@@ -25,11 +25,11 @@ class _Call(Float32Cell):
         self.given = given  # the outputs that are there
 
     def construct(self, *tensors: Tensor) -> Tuple[Tensor, ...]:
-        arguments = ()
+        arguments: Tuple[Any, ...] = ()
         for place in self.places:
             arguments = arguments + ((tensors[place],) if place >= 0 else (None,))
         out = self.function(*arguments, *self.attributes)
-        results = ()
+        results: Tuple[Any, ...] = ()
         for place in self.given:
             results = results + (out[place],)
         return results

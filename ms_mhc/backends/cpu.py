@@ -7,6 +7,8 @@ for each optional tensor that is there (``ms_mhc/csrc/mindspore_aot.cc``).
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any, Callable, Optional, Tuple
 
 import numpy as np
@@ -22,6 +24,15 @@ from ms_mhc.operators.precision import Float32Cell
 
 RECIPES = {"deepseek_v4": 0.0, "paper": 1.0}
 MOST_ITERATIONS = 1_000_000  # num_iters travels as float32
+
+
+def _within(path: Path, folder: Path) -> bool:
+    return folder in (path, *path.parents)
+
+
+def _function(contract: Operator) -> str:
+    """The name of the C function for a contract."""
+    return contract.name[len("aclnn") :]
 
 
 class _Call(Float32Cell):
@@ -50,8 +61,14 @@ class Cpu(Backend):
         reason = csrc.refusal()
         if reason:
             return Refusal(reason)
-        if job.operator == "mhc_pre_sinkhorn":
-            return Refusal("waiting for the C function")
+        listed = os.environ.get("MS_CUSTOM_AOT_WHITE_LIST")
+        if listed is not None and not _within(csrc.loadable(), Path(os.path.realpath(listed))):
+            return Refusal(
+                f"MS_CUSTOM_AOT_WHITE_LIST allows MindSpore only libraries below {listed}, and {csrc.loadable()} is not"
+            )
+        function = _function(job.operation.contracts[direction])
+        if not csrc.has(function):
+            return Refusal(f"the C++ library has no function {function}")
         if job.dynamic:
             return Refusal("MindSpore cannot call a C function from a graph with dynamic shapes", "job")
         if job.num_iters is not None and job.num_iters > MOST_ITERATIONS:
@@ -65,5 +82,5 @@ class Cpu(Backend):
         mask = sum(1 << bit for bit, name in enumerate(optional) if name in present)
         scalars = [RECIPES.get(values[a.snake_name], values[a.snake_name]) for a in whole.attrs]
         shapes, dtypes = infer_functions(contract, leading=1)
-        function = ops.Custom(f"{csrc.loadable()}:{whole.name[len('aclnn') :]}", shapes, dtypes, func_type="aot")
+        function = ops.Custom(f"{csrc.loadable()}:{_function(whole)}", shapes, dtypes, func_type="aot")
         return _Call(function, Tensor(np.array([mask, *scalars], np.float32)), len(contract.outputs) == 1)

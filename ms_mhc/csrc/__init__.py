@@ -48,6 +48,10 @@ def refusal() -> Optional[str]:
     if not _text(library, "MhcIsa"):
         asked, names = os.environ.get(ISA_VARIABLE), _text(library, "MhcIsaNames")
         return f"{ISA_VARIABLE} is {asked!r}, which is not one of the instruction sets to be had here: {names}"
+    try:
+        loadable()
+    except OSError as error:
+        return str(error)
     return None
 
 
@@ -82,3 +86,9 @@ def loadable() -> Path:
         link.symlink_to(LIBRARY)
         return link
     raise OSError(f"{LIBRARY} has a colon in its path, and no temporary folder without one can be written; set TMPDIR")
+
+
+@cache
+def has(function: str) -> bool:
+    """Whether the library, where it can be used, has this function."""
+    return refusal() is None and hasattr(ctypes.CDLL(str(LIBRARY)), function)

@@ -24,7 +24,7 @@ from typing import Dict, List, Sequence
 SOURCES = pathlib.Path(__file__).resolve().parent
 
 KERNELS = "kernels.cc"
-ONCE = ("pre.cc", "post.cc", "sinkhorn.cc", "cpu.cc", "about.cc", "mindspore_aot.cc")
+ONCE = ("pre.cc", "post.cc", "sinkhorn.cc", "memory.cc", "cpu.cc", "about.cc", "mindspore_aot.cc")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=fast", "-fPIC", "-fvisibility-inlines-hidden", "-Wall", "-Wextra")
 
 # Instruction sets beyond the baseline, by machine. cpu.cc knows the same names.
@@ -144,9 +144,27 @@ def _compile(compiler: Sequence[str], workspace: pathlib.Path, extra_flags: Sequ
     return library
 
 
-if __name__ == "__main__":
-    target = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else SOURCES / "libms_mhc_cpu.so"
+def is_current(library: pathlib.Path) -> bool:
+    """Whether a library was compiled from these sources, by the digest in it."""
     try:
-        print(build(target, sys.argv[2:]))
+        return source_digest().encode() in library.read_bytes()
+    except OSError:
+        return False
+
+
+def main(arguments: List[str]) -> str:
+    """``[--if-changed] [DESTINATION [FLAG ...]]``; what to print."""
+    only_if_changed = arguments[:1] == ["--if-changed"]
+    destination, *flags = arguments[only_if_changed:] or [str(SOURCES / "libms_mhc_cpu.so")]
+    target = pathlib.Path(destination)
+    if only_if_changed and is_current(target):
+        target.touch()
+        return f"{target} is up to date"
+    return str(build(target, flags))
+
+
+if __name__ == "__main__":
+    try:
+        print(main(sys.argv[1:]))
     except BuildError as build_error:
         sys.exit(str(build_error))

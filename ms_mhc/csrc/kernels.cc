@@ -116,6 +116,7 @@ const Kernels kernels = {
     pack_tile,
     pre_gates,
     pre_tiles,
+    pre_backward_finish,
     pre_backward_scratch,
     post_forward,
     post_backward,

@@ -75,10 +75,13 @@ struct Kernels {
   void (*pre_backward_gates)(const PreBackward &, const PreLayout &, int64_t begin, int64_t end, int64_t block,
                              const PreGates &);
   // All tokens of the group [begin, end), and the tiles [first_tile, last_tile): writes grad_x there, and adds this
-  // group's share of grad_mix^T @ x to phi_products[tiles, F, kTile].
+  // group's share of grad_mix^T @ x to phi_products[those tiles, F, kTile]. `phi` is that of those tiles, packed.
   void (*pre_backward_tiles)(const PreBackward &, const PreLayout &, const float *phi, int64_t begin, int64_t end,
                              int64_t first_tile, int64_t last_tile, const PreGates &, float *phi_products, bool stream,
                              void *scratch);
+  // The sums over all tokens of one tile, in whichever precision they are, become gradients.
+  void (*pre_backward_finish)(const PreBackward &, const PreLayout &, int64_t tile, const float *products,
+                              const double *totals);
   int64_t (*pre_backward_scratch)();
 
   void (*post_forward)(const PostForward &, int64_t begin, int64_t end, bool stream);

@@ -3,9 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
-#include <new>
 
 #include "kernels.h"
 
@@ -22,22 +19,23 @@ inline bool past_caches(const void *p, int64_t rows, int64_t row_bytes) {
   return rows * row_bytes > kEnough && aligned(p) && row_bytes % kAlignment == 0;
 }
 
+// Scratch that calls leave behind for the next one (memory.cc). Throws std::bad_alloc.
+void *take_memory(int64_t bytes);
+void give_memory(void *data) noexcept;
+
 template <typename T>
 class Buffer {
  public:
   explicit Buffer(int64_t count)
-      : data_(static_cast<T *>(
-            std::aligned_alloc(static_cast<size_t>(kAlignment),
-                               static_cast<size_t>(rounded_up(count * static_cast<int64_t>(sizeof(T)) + 1, kAlignment))))) {
-    if (!data_) throw std::bad_alloc();
-  }
-  T *get() const { return data_.get(); }
+      : data_(static_cast<T *>(take_memory(rounded_up(count * static_cast<int64_t>(sizeof(T)) + 1, kAlignment)))) {}
+  ~Buffer() { give_memory(data_); }
+  Buffer(const Buffer &) = delete;
+  Buffer &operator=(const Buffer &) = delete;
+
+  T *get() const { return data_; }
 
  private:
-  struct Free {
-    void operator()(T *p) const { std::free(p); }
-  };
-  std::unique_ptr<T, Free> data_;
+  T *data_;
 };
 
 // A separate piece for each thread; pieces share no cache line.

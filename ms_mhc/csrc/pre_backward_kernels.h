@@ -197,9 +197,10 @@ void pre_backward_tiles(const PreBackward &a, const PreLayout &l, const float *p
       const bool more = next_token < end;
 
       for (int64_t t = 0; t < count; ++t) copy_tile(x + column + t * l.nd, width, x_tile + t * kTile);
-      product<true>(l.f, gates.grad_mix + row * l.f, l.f, x_tile, count, phi_products + tile * tile_size,
+      product<true>(l.f, gates.grad_mix + row * l.f, l.f, x_tile, count, phi_products + (tile - first_tile) * tile_size,
                     more ? Ahead(x + next, offsets, lines) : Ahead());
-      product<false>(count, gates.grad_mix_transposed + row * l.f, kTokenBlock, phi + tile * tile_size, l.f, x_product,
+      product<false>(count, gates.grad_mix_transposed + row * l.f, kTokenBlock, phi + (tile - first_tile) * tile_size, l.f,
+                     x_product,
                      more && grad_x_post ? Ahead(grad_x_post + next, offsets, lines) : Ahead());
       for (int64_t t = 0; t < count; ++t) {
         const int64_t at = column + t * l.nd;
@@ -210,6 +211,33 @@ void pre_backward_tiles(const PreBackward &a, const PreLayout &l, const float *p
     }
   }
   if (kStream) finish_streams();
+}
+
+template <typename Sum>
+void finish_sums(const PreBackward &a, const PreLayout &l, int64_t tile, const Sum *sums) {
+  const int64_t column = l.column(tile), width = l.width(tile);
+  double grad_gamma[kTile] = {};
+  for (int64_t k = 0; k < l.f; ++k) {
+    const Sum *sum = sums + k * kTile;
+    const float *phi = a.phi + k * l.nd + column;
+    float *grad_phi = a.grad_phi + k * l.nd + column;
+    if (a.gamma) {
+      const float *gamma = a.gamma + column;
+      for (int64_t c = 0; c < width; ++c) grad_phi[c] = static_cast<float>(sum[c] * static_cast<Sum>(gamma[c]));
+    } else {
+      for (int64_t c = 0; c < width; ++c) grad_phi[c] = static_cast<float>(sum[c]);
+    }
+    if (!a.grad_gamma) continue;
+    for (int64_t c = 0; c < width; ++c) grad_gamma[c] += static_cast<double>(sum[c]) * static_cast<double>(phi[c]);
+  }
+  if (!a.grad_gamma) return;
+  for (int64_t c = 0; c < width; ++c) a.grad_gamma[column + c] = static_cast<float>(grad_gamma[c]);
+}
+
+inline void pre_backward_finish(const PreBackward &a, const PreLayout &l, int64_t tile, const float *products,
+                                const double *totals) {
+  if (products) finish_sums(a, l, tile, products);
+  else finish_sums(a, l, tile, totals);
 }
 
 inline int64_t pre_backward_scratch() { return 2 * kTokenBlock * kTile * static_cast<int64_t>(sizeof(float)); }

@@ -75,7 +75,8 @@ def mhc_pre(
     """
     tensors = (x, phi, alpha, bias, gamma)
     cell = joined("mhc_pre", "mhc_pre", specs(tensors), (norm_eps, hc_eps), Options(backend, precision))
-    return cell(present(tensors))
+    out = cell(present(tensors))
+    return out[:3] + (ops.stop_gradient(out[3]), ops.stop_gradient(out[4]), ops.stop_gradient(out[5]))
 
 
 def mhc_pre_backward(

@@ -12,6 +12,8 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore._c_expression import MixedPrecisionType
 
+from ms_mhc import capture
+
 try:
     from mindspore.graph.api import _pynative_executor
 except ImportError:  # MindSpore 2.9
@@ -59,8 +61,14 @@ def called_eagerly() -> bool:
     return bool(ms.get_context("mode") == ms.PYNATIVE_MODE)
 
 
+def recording() -> bool:
+    """Whether MindSpore records what is computed eagerly now, for a gradient."""
+    return bool(_pynative_executor.requires_grad())
+
+
 def run_eagerly(function: Callable[..., Any], *args: Any) -> Any:
     """A call in PyNative mode without the mixed precision of the cell that makes it."""
+    capture.refuse()
     _pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET)
     try:
         return function(*args)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Iterator, Optional, Sequence, Tuple
 
 import mindspore as ms
@@ -88,8 +89,13 @@ def taken(operator: str, case: Case) -> Optional[str]:
 
     ``None`` where the one asked for refuses it.
     """
+    return _taken(platform.device_target(), _job(operator, case), case["backend"])
+
+
+@cache
+def _taken(target: str, job: Job, wanted: str) -> Optional[str]:
     try:
-        choice = registry.choose("selftest", _job(operator, case), case["backend"])
+        choice = registry.choose("selftest", job, wanted)
     except (ValueError, RuntimeError):
         return None
     names = (choice.forward.name, choice.backward.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import math
 import platform as python_platform
 import re
 import socket
@@ -91,8 +92,8 @@ class Report:
             entry.update(status="error", reason=reason(error))
             self.say(f"  ERROR {text}: {entry['reason']}")
         else:
-            worst = max(ratios, key=lambda tensor: ratios[tensor])
-            good = ratios[worst] <= 1
+            worst = max(ratios, key=lambda tensor: math.inf if math.isnan(ratios[tensor]) else ratios[tensor])
+            good = ratios[worst] <= 1  # which NaN is not
             entry.update(status="ok" if good else "wrong", worst=worst, ratios=ratios)
             said = f"{ratios[worst]:.2f} of what is allowed, in {worst}"
             if not good:

@@ -199,11 +199,18 @@ struct Steps {
   mhc::Recipe recipe;
 };
 
-Doubles sinkhorn(const Doubles &x, int64_t n, const Steps &steps) {
+// Column of the first largest entry of each row. The paper's recipe subtracts that one, and with eps it matters which.
+std::vector<int64_t> first_largest(const Doubles &x, int64_t n) {
+  std::vector<int64_t> columns;
+  for (auto row = x.begin(); row != x.end(); row += n) columns.push_back(std::max_element(row, row + n) - row);
+  return columns;
+}
+
+Doubles sinkhorn(const Doubles &x, int64_t n, const Steps &steps, const std::vector<int64_t> &largest) {
   const double eps = static_cast<double>(steps.eps);
   Doubles y(size(n * n));
   for (int64_t i = 0; i < n; ++i) {
-    const double top = *std::max_element(x.begin() + i * n, x.begin() + (i + 1) * n);
+    const double top = x[size(i * n + largest[size(i)])];
     double sum = 0;
     for (int64_t j = 0; j < n; ++j) sum += y[size(i * n + j)] = std::exp(x[size(i * n + j)] - top);
     if (steps.recipe == mhc::Recipe::kDeepSeekV4) {
@@ -224,12 +231,16 @@ Doubles sinkhorn(const Doubles &x, int64_t n, const Steps &steps) {
   return y;
 }
 
-// The slope of sum(grad * sinkhorn(x)) along a direction, by a five-point difference.
+Doubles sinkhorn(const Doubles &x, int64_t n, const Steps &steps) { return sinkhorn(x, n, steps, first_largest(x, n)); }
+
+// The slope of sum(grad * sinkhorn(x)) along a direction, by a five-point difference. The largest entries stay the same:
+// where two of them are nearly equal, a step would change their order.
 double sinkhorn_slope(const Doubles &x, int64_t n, const Steps &steps, const Doubles &grad, const Doubles &direction) {
+  const std::vector<int64_t> largest = first_largest(x, n);
   const auto objective = [&](double step) {
     Doubles moved = x;
     for (size_t k = 0; k < moved.size(); ++k) moved[k] += step * direction[k];
-    const Doubles result = sinkhorn(moved, n, steps);
+    const Doubles result = sinkhorn(moved, n, steps, largest);
     double sum = 0;
     for (size_t k = 0; k < moved.size(); ++k) sum += result[k] * grad[k];
     return sum;
@@ -445,18 +456,30 @@ void test_pre_does_not_depend_on_the_other_tokens(const Type &type, int64_t n, i
   Tensor x(type, random(most * nd));
   const Floats phi = random_floats(f * nd, 1.0 / std::sqrt(static_cast<double>(nd))), alpha = random_floats(3), bias = random_floats(f);
   const Floats gamma = random_floats(nd, 1.0, 1.0);
+  Tensor grad_h_in(type, random(most * d)), grad_x_post(type, random(most * nd));
+  const Floats grad_h_post = random_floats(most * n), grad_h_res = random_floats(most * n * n);
   struct Results {
-    Tensor h_in;
+    Tensor h_in, grad_x;
     Floats h_post, h_res, h_mix;
   };
+  const auto part_of = [&](Tensor &tensor, int64_t begin, int64_t count, int64_t row) {
+    const int64_t width = type.mantissa_bits ? 2 : 4;
+    Tensor part(type, count * row);
+    std::memcpy(part.data(), static_cast<char *>(tensor.data()) + begin * row * width, size(count * row * width));
+    return part;
+  };
   const auto run = [&](int64_t begin, int64_t count) {
-    Results r{Tensor(type, count * d), Floats(size(count * n)), Floats(size(count * n * n)), Floats(size(count * f))};
-    Floats inv_rms(size(count)), h_pre(size(count * n));
-    Tensor part(type, count * nd);
-    std::memcpy(part.data(), static_cast<char *>(x.data()) + begin * nd * (type.mantissa_bits ? 2 : 4), size(count * nd * (type.mantissa_bits ? 2 : 4)));
-    mhc::pre_forward({type.element, {count, n, d}, part.data(), phi.data(), alpha.data(), bias.data(),
-                      with_gamma ? gamma.data() : nullptr, kNormEps, kHcEps, r.h_in.data(), r.h_post.data(),
-                      r.h_res.data(), inv_rms.data(), r.h_mix.data(), h_pre.data()});
+    Results r{Tensor(type, count * d), Tensor(type, count * nd), Floats(size(count * n)), Floats(size(count * n * n)), Floats(size(count * f))};
+    Floats inv_rms(size(count)), h_pre(size(count * n)), grad_phi(phi.size()), grad_alpha(3), grad_bias(bias.size()), grad_gamma(gamma.size());
+    Tensor part = part_of(x, begin, count, nd), grad = part_of(grad_h_in, begin, count, d), post = part_of(grad_x_post, begin, count, nd);
+    const float *scale = with_gamma ? gamma.data() : nullptr;
+    const mhc::Sizes sizes{count, n, d};
+    mhc::pre_forward({type.element, sizes, part.data(), phi.data(), alpha.data(), bias.data(), scale, kNormEps, kHcEps,
+                      r.h_in.data(), r.h_post.data(), r.h_res.data(), inv_rms.data(), r.h_mix.data(), h_pre.data()});
+    mhc::pre_backward({type.element, sizes, part.data(), phi.data(), alpha.data(), grad.data(),
+                       grad_h_post.data() + begin * n, grad_h_res.data() + begin * n * n, inv_rms.data(),
+                       r.h_mix.data(), h_pre.data(), r.h_post.data(), scale, post.data(), kHcEps, r.grad_x.data(),
+                       grad_phi.data(), grad_alpha.data(), grad_bias.data(), with_gamma ? grad_gamma.data() : nullptr});
     return r;
   };
   const Results all = run(0, most);
@@ -467,16 +490,15 @@ void test_pre_does_not_depend_on_the_other_tokens(const Type &type, int64_t n, i
     };
     bool equal = same(some.h_post, all.h_post, n) && same(some.h_res, all.h_res, n * n) && same(some.h_mix, all.h_mix, f);
     for (int64_t i = 0; i < count * d; ++i) equal &= some.h_in.get(i) == all.h_in.get(begin * d + i);
+    for (int64_t i = 0; i < count * nd; ++i) equal &= some.grad_x.get(i) == all.grad_x.get(begin * nd + i);
     if (!equal) {
       fail(name_of("pre", type, {most, n, d}) + (with_gamma ? " gamma" : "") + ": other bits for tokens " + std::to_string(begin) + " to " +
            std::to_string(begin + count));
     }
   };
-  for (const int64_t count : {1, 2, 3, 4, 5, 8, 9, 31, 32, 33, 64, 65, 100}) {
-    for (const int64_t begin : {int64_t{0}, int64_t{7}, most - count}) {
-      if (begin + count <= most) expect(begin, count);
-    }
-  }
+  for (const int64_t count : {1, 2, 3, 5, 8, 9, 33, 64, 65}) expect(7, count);
+  expect(0, 31);
+  expect(most - 1, 1);
 #if defined(_OPENMP)
   const int threads = omp_get_max_threads();
   for (const int other : {1, 3, 5}) {
@@ -854,7 +876,7 @@ int main(int argc, char **argv) {
       test_post(type, {3, n, 40}, true, 0);
     }
     for (const bool with_gamma : {false, true}) {
-      if (small && n > 4) continue;
+      if (n > (small ? 4 : 8)) continue;
       test_pre_does_not_depend_on_the_other_tokens(kTypes[2], n, 192, with_gamma);
       test_pre_does_not_depend_on_the_other_tokens(kTypes[n % 2], n, 100, with_gamma);
     }

@@ -25,7 +25,8 @@ ms.set_context(device_target="Ascend", mode=ms.PYNATIVE_MODE)
 print("mindspore", (ms.Tensor([1.0, 1.0]) + 1).asnumpy().tolist())
 import torch  # noqa: E402
 import torch_npu  # noqa: E402, F401
-from ms_mhc.functional import mhc_post, mhc_pre, mhc_sinkhorn  # noqa: E402
+
+from ms_mhc import mhc_post, mhc_pre, mhc_sinkhorn  # noqa: E402
 
 N, D, NORM_EPS, HC_EPS, EPS, ITERATIONS = 4, 64, 3e-3, 1e-2, 1e-4, 5
 F = N * N + 2 * N

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Tuple
 
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
 
+from aclnn_adapter.cpp_infer import shape_function
 from aclnn_adapter.custom import infer_functions, registration
 from aclnn_adapter.operators import MHC_PRE, MHC_PRE_BACKWARD, Operator
 
@@ -19,12 +21,21 @@ def kernel(operator: Operator, explicit: bool = True) -> ops.Custom:
     return ops.Custom(operator.name, shapes, dtypes, func_type="aot", **info)
 
 
+def dynamic_kernel(operator: Operator) -> ops.Custom:
+    """One operator for graphs with dynamic shapes: its shapes are inferred in C++."""
+    source = Path(f"{operator.name}_infer.cc").absolute()
+    source.write_text(shape_function(operator))
+    dtypes = infer_functions(operator)[1]
+    function = f"{source}:{operator.name}"
+    return ops.Custom(function, None, dtypes, func_type="aot", reg_info=registration(operator))
+
+
 class Core(nn.Cell):
     """MhcPre with the residual output, whose gradient comes back through the kernel."""
 
-    def __init__(self, norm_eps: float, hc_eps: float) -> None:
+    def __init__(self, norm_eps: float, hc_eps: float, make: Callable[[Operator], ops.Custom]) -> None:
         super().__init__()
-        self.forward_kernel, self.backward_kernel = kernel(MHC_PRE), kernel(MHC_PRE_BACKWARD)
+        self.forward_kernel, self.backward_kernel = make(MHC_PRE), make(MHC_PRE_BACKWARD)
         self.norm_eps, self.hc_eps = norm_eps, hc_eps
 
     def construct(self, x: Tensor, phi: Tensor, alpha: Tensor, bias: Tensor, gamma: Tensor) -> Tuple[Tensor, ...]:
@@ -39,11 +50,14 @@ class Core(nn.Cell):
 class Net(nn.Cell):
     """One Core with parameters."""
 
-    def __init__(self, n: int = 4, d: int = 128, norm_eps: float = 1e-6, hc_eps: float = 1e-6, seed: int = 0) -> None:
+    def __init__(
+        self, n: int = 4, d: int = 128, norm_eps: float = 1e-6, hc_eps: float = 1e-6, seed: int = 0,
+        make: Callable[[Operator], ops.Custom] = kernel,
+    ) -> None:  # fmt: skip
         super().__init__()
         rng, f = np.random.default_rng(seed), n * n + 2 * n
         random = lambda *shape: Parameter(Tensor(rng.standard_normal(shape).astype(np.float32)))  # noqa: E731
-        self.core = Core(norm_eps, hc_eps)
+        self.core = Core(norm_eps, hc_eps, make)
         self.phi, self.alpha, self.bias, self.gamma = random(f, n * d), random(3), random(f), random(n, d)
         self.phi.set_data(self.phi / np.sqrt(n * d))
         self.norm_eps, self.hc_eps = norm_eps, hc_eps

@@ -11,8 +11,9 @@ from conftest import ROOT, Host
 from graphs import Graph, Shape
 
 LAYOUTS = ROOT / "tests/parallel_program_layouts.py"
-SCALE, WEIGHT, BIAS = (64,), (64,), (4, 64)  # the parameters: one scale, then a weight and a bias in each layer
-PARAMETERS: List[Shape] = [SCALE, *[WEIGHT, BIAS] * 4]
+SCALE: Shape = (64,)  # in front of the connections
+CONNECTION: List[Shape] = [(24, 256), (3,), (24,), (64,)]  # phi, alpha, bias, and the weight of the branch
+PARAMETERS: List[Shape] = [SCALE, *CONNECTION * 2]
 
 
 def compiled(host: Host, ranks: int, rank: int, *arguments: str) -> Graph:
@@ -66,34 +67,53 @@ def test_ranks_that_do_not_exist_are_refused(arguments: List[str], complaint: st
     assert complaint in done.stderr
 
 
-@pytest.mark.parametrize("kind", ["plain", "morph"])
 @pytest.mark.parametrize(
-    ("split", "local"),
-    [(["--batch", "2"], (2, 8, 4, 64)), (["--batch", "2", "--sequence", "2"], (2, 4, 4, 64))],
+    ("split", "tokens"),
+    [(["--batch", "2"], (2, 8)), (["--batch", "2", "--sequence", "2"], (2, 4))],
     ids=["batch", "batch and sequence"],
 )
-def test_every_parameter_gets_one_all_reduce(host: Host, kind: str, split: List[str], local: Shape) -> None:
-    graph = compiled(host, 2 ** (len(split) // 2), 1, kind, *split)
+def test_every_parameter_gets_one_all_reduce(host: Host, split: List[str], tokens: Shape) -> None:
+    """And the kernels compute on the tokens of their rank: no rank gathers those of another one."""
+    graph = compiled(host, 2 ** (len(split) // 2), 1, "--bfloat16", *split)
     assert weights(graph.outputs("AllReduce")) == sorted(PARAMETERS)
     assert graph.outputs("AllGather") == []
-    assert {shape for shape in graph.outputs("Mul") if len(shape) == 4} == {local}
+    h_in, h_res, x_next = (*tokens, 64), (*tokens, 4, 4), (*tokens, 4, 64)
+    forward, backward = [h_in, h_res, x_next], [x_next, h_res, x_next]
+    assert graph.outputs("Custom") == forward * 2 + backward * 2
 
 
 def test_a_cell_with_its_own_bprop_gets_no_all_reduce(host: Host) -> None:
     """Why the operators are no such cells under semi_auto_parallel: only the scale before them gets its sum."""
-    assert weights(compiled(host, 2, 0, "cell", "--sequence", "2").outputs("AllReduce")) == [SCALE]
+    assert weights(compiled(host, 2, 0, "--cell", "--sequence", "2").outputs("AllReduce")) == [SCALE]
+
+
+def test_recompute_repeats_the_branch_and_no_collective(host: Host) -> None:
+    """MindSpore does not repeat what a Morph stands for: the kernels run once."""
+    graph = compiled(host, 2, 0, "--bfloat16", "--sequence", "2", "--recompute")
+    assert weights(graph.outputs("AllReduce")) == sorted(PARAMETERS)
+    assert graph.outputs("AllGather") == []
+    assert len(graph.outputs("Tanh")) == 2 * 2
+    assert len(graph.outputs("Custom")) == 2 * (3 + 3)
 
 
 def test_optimizer_sharding_scatters_the_gradients(host: Host) -> None:
-    graph = compiled(host, 2, 0, "morph", "--sequence", "2", "--shard-optimizer", "--recompute")
-    assert weights(graph.outputs("AllReduce")) == []
-    assert weights(graph.outputs("AllGather")) == sorted(PARAMETERS)
-    assert weights(graph.outputs("ReduceScatter")) == sorted((s[0] // 2, *s[1:]) for s in PARAMETERS)
+    """Parameters whose first dimension the ranks do not divide stay whole: alpha."""
+    graph = compiled(host, 2, 0, "--sequence", "2", "--shard-optimizer")
+    whole, divided = [(3,)] * 2, [shape for shape in PARAMETERS if shape != (3,)]
+    assert weights(graph.outputs("AllReduce")) == whole
+    assert weights(graph.outputs("AllGather")) == sorted(divided)
+    assert weights(graph.outputs("ReduceScatter")) == sorted((s[0] // 2, *s[1:]) for s in divided)
 
 
-@pytest.mark.parametrize(("rank", "parameters"), [(0, PARAMETERS[:5]), (3, PARAMETERS[5:])])
+@pytest.mark.parametrize(("rank", "parameters"), [(0, [SCALE, *CONNECTION]), (3, CONNECTION)])
 def test_pipeline_stages_hand_on_the_streams(host: Host, rank: int, parameters: List[Shape]) -> None:
-    graph = compiled(host, 4, rank, "morph", "--sequence", "2", "--stages", "2")
+    graph = compiled(host, 4, rank, "--sequence", "2", "--stages", "2")
     assert weights(graph.outputs("AllReduce")) == sorted(parameters)
     part_of_a_micro_batch = (2, 4, 4, 64)
     assert graph.outputs("Send") == graph.outputs("Receive") == [part_of_a_micro_batch] * 2
+
+
+def test_auto_parallel_sums_the_gradients_too(host: Host) -> None:
+    graph = compiled(host, 2, 0, "--sequence", "2", "--search")
+    assert weights(graph.outputs("AllReduce")) == sorted(PARAMETERS)
+    assert graph.outputs("AllGather") == []

@@ -118,7 +118,7 @@ EDITS = [
         ("bmm_nt(float32(x).reshape(-1, n, d), grad)", "bmm_nt(grad, float32(x).reshape(-1, n, d))"),
         (
             "grad_h_out = bmm(h_post.reshape(-1, 1, n), grad)",
-            "grad_h_out = bmm(mint.ones_like(h_post.reshape(-1, 1, n)), grad)",
+            "grad_h_out = bmm(h_post.reshape(-1, 1, n) * 0.5, grad)",
         ),
     ),
     *edits(
@@ -147,14 +147,8 @@ EDITS = [
     *edits(
         "ms_mhc/hyper_connection.py",
         CONNECTION,
-        (
-            "x_next = self.post(x, h_res, ops.cast(h_out, x.dtype), h_post)",
-            "x_next = self.post(x, h_res, ops.cast(h_in, x.dtype), h_post)",
-        ),
-        (
-            "x_next = self.post(x, h_res, ops.cast(h_out, x.dtype), h_post)",
-            "x_next = self.post(x, None, ops.cast(h_out, x.dtype), h_post)",
-        ),
+        ("x_next = self.post(x, h_res, h_out, h_post)", "x_next = self.post(x, h_res, h_in, h_post)"),
+        ("x_next = self.post(x, h_res, h_out, h_post)", "x_next = self.post(x, None, h_out, h_post)"),
         ("(pre.norm_eps, pre.hc_eps, steps.eps,", "(pre.norm_eps, steps.eps, pre.hc_eps,"),
     ),
     *edits(

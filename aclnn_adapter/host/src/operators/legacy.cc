@@ -62,6 +62,11 @@ void reduce(const LegacyCall &call) {
   reduce_axes(kind, call.input(0), read_list(call.input(1)), call.output());
 }
 
+void arg_max(const LegacyCall &call) {
+  const Tensor &self = call.input(0);
+  arg_max(self, axis_of(read_list(call.input(1)).at(0), self.rank()), call.output());
+}
+
 template <int value>
 void fill_like(const LegacyCall &call) {
   map<std::int64_t>([] { return std::int64_t{value}; }, call.output());
@@ -229,6 +234,7 @@ struct Entry {
 constexpr Entry kEntries[] = {
   {"Add", binary<Add>},
   {"AddN", add_n},
+  {"ArgMaxV2", arg_max},
   {"Assign", assign<0>},
   {"AssignAdd", assign<1>},
   {"AssignSub", assign<-1>},

@@ -253,6 +253,10 @@ void reduce_axes(Reduction kind, const Tensor &self, const std::vector<std::int6
   }
 }
 
+void arg_max(const Tensor &self, std::size_t axis, const Tensor &indices) {
+  extreme_with_index<1>(self, axis, nullptr, indices);
+}
+
 void norm_of_all(const Tensor &self, double power, const Tensor &out) {
   norm_into(self, power, std::vector<char>(self.rank(), 1), out);
 }

@@ -1,0 +1,64 @@
+"""The example on two processes, on the CPU: losses as with one, and an end that all of them agree on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import List
+
+import pytest
+
+from tests import launch
+from tests.example import TIMEOUT, call, column, environment, train
+
+STEPS = ("--steps", "5000", "--warmup_steps", "2", "--accumulation", "2")
+COMPARED = 10
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def children(parent: int) -> List[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.skipif(launch.missing(), reason="MindSpore's launcher msrun is not installed")
+def test_two_processes_train_like_one_and_stop_together(tmp_path: Path) -> None:
+    """They go on from the checkpoint of one process; then one of the two gets a SIGTERM."""
+    alone = train(tmp_path, "alone", *STEPS, "--stop_at", COMPARED)
+    train(tmp_path, "run", *STEPS, "--stop_at", "3")
+    command = ["msrun", "--worker_num=2", "--local_worker_num=2", f"--master_port={free_port()}", "--join=True"]
+    command += ["--log_dir=logs", "python", "-m", "model_zoo_example.train", "--resume", "run"]
+    msrun = subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    limit = time.monotonic() + TIMEOUT
+    while len(column(tmp_path / "run")) < COMPARED and msrun.poll() is None and time.monotonic() < limit:
+        time.sleep(0.05)
+    workers = children(msrun.pid)
+    for log in sorted((tmp_path / "logs").glob("worker_1.log")):
+        assert "Traceback" not in log.read_text()
+    os.kill(max(workers), signal.SIGTERM)
+    msrun.wait(timeout=TIMEOUT)
+    logs = [path.read_text() for path in sorted((tmp_path / "logs").glob("worker_*.log"))]
+    losses = column(tmp_path / "run")
+    assert losses[:COMPARED] == pytest.approx(alone, abs=1e-5), "".join(logs)[-3000:]
+    assert f"stopped after step {len(losses)} of 5000" in logs[0]
+    assert "processes: 1 -> 2" in logs[0]
+    assert "tokens/s" not in logs[1]  # one of them shows and writes
+    assert f"step {len(losses)}," in call(tmp_path, "evaluate", "run").stdout
