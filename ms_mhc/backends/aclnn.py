@@ -7,6 +7,7 @@ kernel is reached the same way as in a large graph.
 
 from __future__ import annotations
 
+import shutil
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import mindspore as ms
@@ -114,7 +115,7 @@ class Aclnn(Backend):
         one_batch = job.token_dims == 1 and 1 not in operator.limits[platform.soc_version()].token_dims
         own = operation.visible_shapes
         return _Call(
-            AclnnKernel(operator, **({"I": job.num_iters} if job.num_iters is not None else {})),
+            AclnnKernel(operator, job.dynamic, **({"I": job.num_iters} if job.num_iters is not None else {})),
             next((i for i, a in enumerate(contract.inputs) if a.shape == ("T", "N", "D")), 0),
             tuple(inputs.index(a.name) if a.name in inputs else NEUTRAL[operation.name_of(a)] for a in operator.inputs),
             tuple(values[a.snake_name] for a in operator.attrs),
@@ -165,8 +166,8 @@ def _refusal(job: Job, operator: Operator) -> Optional[Refusal]:
         return Refusal(f"x has dtype {_name(job.dtype)}; the kernels take {' and '.join(X_DTYPES)}", "job")
     if job.recipe not in (None, "deepseek_v4"):
         return Refusal(f"the kernel computes the recipe 'deepseek_v4', not {job.recipe!r}", "job")
-    if job.dynamic:
-        return Refusal("MindSpore cannot call an aclnn operator from a graph with dynamic shapes", "job")
+    if job.dynamic and shutil.which("g++") is None:
+        return Refusal("in a graph with dynamic shapes MindSpore needs g++ to infer them, which is not here")
     inputs = job.operation.names_of(operator.inputs)
     for name in inputs:
         if name in job.absent and name not in NEUTRAL:

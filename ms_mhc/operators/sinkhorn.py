@@ -119,7 +119,7 @@ def _backward(grad_output: Tensor, h_res: Tensor, eps: float, num_iters: int, re
         return ((softmax * (grad - mint.sum(grad * softmax, -1, True))).reshape(shape),)
     # exp(x - rowmax): the largest entry of each row (the first of equals) is a function of x as well
     grad = grad * start
-    largest = ops.one_hot(ops.argmax(h_res, -1), n, Tensor(1.0, ms.float32), Tensor(0.0, ms.float32))
+    largest = ops.one_hot(mint.argmax(h_res, -1), n, Tensor(1.0, ms.float32), Tensor(0.0, ms.float32))
     return ((grad - largest * mint.sum(grad, -1, True)).reshape(shape),)
 
 
