@@ -14,7 +14,7 @@ import tempfile
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import mindspore as ms
 from mindspore import ops
@@ -129,13 +129,14 @@ class AclnnKernel(ops.Custom):
             raise RuntimeError(f"{operator.name}: {reason}")
         self.operator = operator
         shapes, dtypes = infer_functions(operator, **known)
-        function: str = operator.name
+        function = operator.name
+        python: Optional[Callable[..., Any]] = shapes
         if dynamic:
             source = Path(_process_folder()) / f"{operator.name}_{'_'.join(map(str, known.values()))}.cc"
             source.write_text(shape_function(operator, **known))
-            function, shapes = f"{source}:{operator.name}", None
+            function, python = f"{source}:{operator.name}", None
         with _callbacks_in_process_folder():
-            super().__init__(function, shapes, dtypes, func_type="aot", reg_info=registration(operator))
+            super().__init__(function, python, dtypes, func_type="aot", reg_info=registration(operator))
         self._call = _as_graph(self)
 
     def __call__(self, *args: Any) -> Any:

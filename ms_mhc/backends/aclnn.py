@@ -153,7 +153,7 @@ def _shape(of_kernel: Tuple[Dim, ...], own: Optional[Tuple[Dim, ...]], one_batch
 
 
 def _refusal(job: Job, operator: Operator) -> Optional[Refusal]:
-    reason = platform.refusal(operator)
+    reason = platform.refusal(operator) or _graph_engine()
     if reason:
         return Refusal(reason)
     limits = operator.limits[platform.soc_version()]
@@ -183,6 +183,14 @@ def _refusal(job: Job, operator: Operator) -> Optional[Refusal]:
     own = job.operation.contracts
     if "gamma" in job.operation.names_of(own[FORWARD].inputs) and "gamma" not in {*inputs, *job.absent}:
         return Refusal(f"{operator.name} takes no gamma", "job")
+    return None
+
+
+def _graph_engine() -> Optional[str]:
+    """MindSpore hands whole graphs to CANN's graph engine at O2, which looks for registered operators, not kernels."""
+    config = ms.context.get_jit_config() or {}
+    if config.get("jit_level") == "O2" or config.get("backend") == "GE":
+        return "at jit_level O2 graphs go to CANN's graph engine, which this path does not serve; use O0 or O1"
     return None
 
 
