@@ -338,5 +338,5 @@ def test_graph_engine_gets_mindspore_ops(ascend_950: None, monkeypatch: pytest.M
     ):
         monkeypatch.setattr(ms.context, "get_jit_config", lambda config=config: config)
         assert registry.choose("test", job, "auto").name == name
-    with pytest.raises(RuntimeError, match="at jit_level O2 graphs go to CANN's graph engine.*use O0 or O1"):
+    with pytest.raises(RuntimeError, match=r"at jit_level O2 graphs go to CANN's graph engine.*use O0 or O1"):
         registry.choose("test", job, "aclnn")
