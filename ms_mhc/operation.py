@@ -28,6 +28,7 @@ class Operation:
             optional one that is absent, then the attributes, and return a tuple of the outputs.
         kernels: the vendor's entries that compute it, by direction, best first.
         results: how many outputs are results; those behind them are what the backward needs.
+        composite_contracts: of the MindSpore ops, where they save more for their backward than the C++ kernels do.
         names: names of the contracts' arguments that are called otherwise here.
     """
 
@@ -36,6 +37,7 @@ class Operation:
     composite: Mapping[str, Callable[..., Any]]
     kernels: Mapping[str, Tuple[Operator, ...]]
     results: int
+    composite_contracts: Mapping[str, Operator] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

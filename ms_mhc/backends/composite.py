@@ -43,8 +43,11 @@ class Composite(Backend):
     def refusal(self, job: Job, direction: str = FORWARD) -> Optional[Refusal]:
         return None
 
+    def contract(self, job: Job, direction: str) -> Operator:
+        return job.operation.present(self._whole(job, direction), job.absent)
+
     def call(self, job: Job, direction: str, contract: Operator) -> Callable[..., Tuple[Any, ...]]:
-        whole, values = job.operation.contracts[direction], dict(job.attributes)
+        whole, values = self._whole(job, direction), dict(job.attributes)
         inputs, outputs = [a.name for a in contract.inputs], [a.name for a in contract.outputs]
         return _Call(
             job.operation.composite[direction],
@@ -52,3 +55,7 @@ class Composite(Backend):
             tuple(values[a.snake_name] for a in whole.attrs),
             tuple(i for i, a in enumerate(whole.outputs) if a.name in outputs),
         )
+
+    @staticmethod
+    def _whole(job: Job, direction: str) -> Operator:
+        return (job.operation.composite_contracts or job.operation.contracts)[direction]

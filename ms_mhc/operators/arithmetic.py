@@ -38,22 +38,38 @@ def unit_matrix(n: int) -> Tensor:
 
 
 @constexpr
-def _part(length: Any) -> int:
-    """The largest divisor of a length that is short enough to be summed at once, or the length itself."""
-    if length is None or length <= _LONGEST_SUM:
-        return int(length or 0)
-    return next(size for size in range(_LONGEST_SUM, 0, -1) if length % size == 0)
+def _parted(length: Any) -> int:
+    """How much of a length is summed in parts of the longest sum; 0 where it is short or unknown."""
+    return 0 if length is None or length <= _LONGEST_SUM else int(length) // _LONGEST_SUM * _LONGEST_SUM
 
 
 def sum_of_row(rows: Tensor) -> Tensor:
-    """[T, K] to [T, 1], in two steps where K is long and has a fitting divisor."""
+    """[T, K] to [T, 1], in two steps where K is long."""
     length = rows.shape[1]
-    part = _part(length)
-    if 16 <= part < length:
-        rows = mint.sum(rows.reshape(-1, length // part, part), -1)
-    return mint.sum(rows, -1, True)
+    parted = _parted(length)
+    if parted == 0:
+        return mint.sum(rows, -1, True)
+    if parted == length:
+        return mint.sum(mint.sum(rows.reshape(-1, parted // _LONGEST_SUM, _LONGEST_SUM), -1), -1, True)
+    parts = mint.sum(rows[:, :parted].reshape(-1, parted // _LONGEST_SUM, _LONGEST_SUM), -1)
+    return mint.sum(parts, -1, True) + mint.sum(rows[:, parted:], -1, True)
 
 
 def sum_over_tokens(rows: Tensor) -> Tensor:
-    """[T, F] to [F]. As a product: MindSpore's CPU sum over a long leading axis loses a decimal digit in fp32."""
+    """[T, F] to [F], in two steps where T is long.
+
+    As products: MindSpore's CPU sum over a long leading axis loses a decimal digit in fp32.
+    """
+    parted = _parted(rows.shape[0])
+    if parted == 0:
+        return _sum_of_rows(rows)
+    features = rows.shape[1]
+    parts = _sum_of_rows(rows[:parted].reshape(-1, _LONGEST_SUM * features)).reshape(_LONGEST_SUM, features)
+    total = _sum_of_rows(parts)
+    if parted < rows.shape[0]:
+        total = total + _sum_of_rows(rows[parted:])
+    return total
+
+
+def _sum_of_rows(rows: Tensor) -> Tensor:
     return matmul(mint.ones((1, rows.shape[0]), dtype=ms.float32), rows).reshape(-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Optional, Tuple
 
@@ -111,8 +112,8 @@ def _forward(
 ) -> Tuple[Tensor, ...]:
     """The formulas of :func:`ms_mhc.reference.mhc_pre_sinkhorn`."""
     out = pre._forward(x, phi, alpha, bias, gamma, norm_eps, hc_eps)
-    h_res = sinkhorn._forward(out[2], sinkhorn_eps, num_iters, recipe)
-    return out[:2] + h_res + out[3:]
+    matrices, scalings = sinkhorn._forward(out[2], sinkhorn_eps, num_iters, recipe)
+    return out[:2] + (matrices,) + out[3:] + (scalings,)
 
 
 def _backward(
@@ -129,6 +130,7 @@ def _backward(
     h_post: Tensor,
     gamma: Optional[Tensor],
     grad_x_post: Optional[Tensor],
+    scalings: Tensor,
     hc_eps: float,
     sinkhorn_eps: float,
     num_iters: int,
@@ -138,7 +140,8 @@ def _backward(
     n = x.shape[-2]
     h_mix_res = h_mix.reshape(-1, n * n + 2 * n)[:, 2 * n :]
     logits = h_mix_res * inv_rms.reshape(-1, 1) * alpha[2:3] + bias[2 * n :]
-    grad_logits = sinkhorn._backward(grad_h_res, logits.reshape(grad_h_res.shape), sinkhorn_eps, num_iters, recipe)
+    logits = logits.reshape(grad_h_res.shape)
+    grad_logits = sinkhorn._backward(grad_h_res, logits, scalings, sinkhorn_eps, num_iters, recipe)
     return pre._backward(
         x, phi, alpha, grad_h_in, grad_h_post, *grad_logits, inv_rms, h_mix, h_pre, h_post, gamma, grad_x_post, hc_eps
     )
@@ -154,12 +157,20 @@ _CONTRACT = aclnn.MHC_PRE_SINKHORN.with_arguments(*_PRE.inputs, *_PRE.attrs, *_S
 _BACKWARD_CONTRACT = aclnn.MHC_PRE_SINKHORN_BACKWARD.with_arguments(
     *_PRE.inputs[:4], *_PRE_BACKWARD.inputs[3:], *_PRE_BACKWARD.attrs, *_SINKHORN, *_PRE_BACKWARD.outputs
 )
+_COMPOSITE = _CONTRACT.with_arguments(*_CONTRACT.arguments, sinkhorn.SCALINGS)
+_COMPOSITE_BACKWARD = _BACKWARD_CONTRACT.with_arguments(
+    *_BACKWARD_CONTRACT.inputs,
+    replace(sinkhorn.SCALINGS, role="input"),
+    *_BACKWARD_CONTRACT.attrs,
+    *_BACKWARD_CONTRACT.outputs,
+)
 
-# The vendor's kernels save the tensors of every Sinkhorn step; ours compute the steps again.
+# The vendor's kernels save the tensors of every Sinkhorn step; the C++ kernels compute the steps again.
 MHC_PRE_SINKHORN = Operation(
     "mhc_pre_sinkhorn",
     contracts={"forward": _CONTRACT, "backward": _BACKWARD_CONTRACT},
     composite={"forward": _forward, "backward": _backward},
+    composite_contracts={"forward": _COMPOSITE, "backward": _COMPOSITE_BACKWARD},
     kernels={"forward": (aclnn.MHC_PRE_SINKHORN,), "backward": (aclnn.MHC_PRE_SINKHORN_BACKWARD,)},
     results=3,
     names={"hin": "h_in", "grad_hin": "grad_h_in"},

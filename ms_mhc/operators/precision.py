@@ -11,6 +11,8 @@ from typing import Any, Callable, Dict, Optional
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 from mindspore._c_expression import MixedPrecisionType
+from mindspore._c_expression.amp import AmpLevel, create_amp_strategy
+from mindspore.train.amp import AmpDecorator
 
 from ms_mhc import capture
 
@@ -48,6 +50,9 @@ class Float32Cell(nn.Cell):
     A graph that contains it compiles its ``construct``; called from Python it is a plain function.
     """
 
+    # Level "auto" casts the inputs of single operators; what calls this cell has it, this cell has level O0.
+    amp_strategy = create_amp_strategy(AmpLevel.AmpO0, ms.float32, [], [])
+
     def __init__(self) -> None:
         super().__init__()
         self.mixed_precision_type = MixedPrecisionType.NOTSET
@@ -71,7 +76,8 @@ def run_eagerly(function: Callable[..., Any], *args: Any) -> Any:
     capture.refuse()
     _pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET)
     try:
-        return function(*args)
+        with AmpDecorator(AmpLevel.AmpO0, ms.float32, [], []):
+            return function(*args)
     finally:
         _pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET, False)
 

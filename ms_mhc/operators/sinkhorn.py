@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Tuple
 
-import mindspore as ms
-import numpy as np
-from mindspore import Tensor, mint, ops
-from mindspore.ops import constexpr
+from mindspore import Tensor
 
 from aclnn_adapter import operators as aclnn
 from aclnn_adapter.operators import Argument
@@ -15,7 +13,7 @@ from ms_mhc import checks, parallel
 from ms_mhc.backends import registry
 from ms_mhc.dispatch import Options, joined, specs
 from ms_mhc.operation import Operation
-from ms_mhc.operators.arithmetic import matmul
+from ms_mhc.operators import scaling
 from ms_mhc.operators.precision import GateCell
 
 
@@ -62,68 +60,24 @@ def mhc_sinkhorn(
     return joined("mhc_sinkhorn", "mhc_sinkhorn", specs((h_res,)), attributes, Options(backend))((h_res,))[0]
 
 
-def _same_row(n: int) -> Tensor:
-    """[N*N, N*N]: flattened matrices times this are their row sums, repeated over the row."""
-    return Tensor(np.kron(np.eye(n), np.ones((n, n))).astype(np.float32))
-
-
-def _same_column(n: int) -> Tensor:
-    return Tensor(np.kron(np.ones((n, n)), np.eye(n)).astype(np.float32))
-
-
-@constexpr
-def _step_sums(n: int, num_iters: int, recipe: str) -> Tuple[Tensor, ...]:
-    """Of each Sinkhorn step the matrix whose product with the flattened matrices gives the sums it divides by."""
-    row, column = _same_row(n), _same_column(n)
-    if recipe == "deepseek_v4":
-        return (column,) + (row, column) * (num_iters - 1)
-    return (row, column) * num_iters
-
-
-def _sinkhorn_start(h_res: Tensor, eps: float, recipe: str) -> Tensor:
-    """[T, N, N] before the first step."""
-    if recipe == "deepseek_v4":
-        return ops.softmax(h_res, -1) + eps
-    return ops.exp(h_res - ops.amax(h_res, -1, keepdims=True))
-
-
-def _forward(h_res: Tensor, eps: float, num_iters: int, recipe: str) -> Tuple[Tensor]:
-    """The steps of :func:`ms_mhc.reference.mhc_sinkhorn`. Nothing is saved: the backward recomputes."""
+def _forward(h_res: Tensor, eps: float, num_iters: int, recipe: str) -> Tuple[Tensor, Tensor]:
+    """The steps of :func:`ms_mhc.reference.mhc_sinkhorn`, and the scaling vectors of all of them."""
     n = h_res.shape[-1]
-    y = _sinkhorn_start(h_res.reshape(-1, n, n), eps, recipe).reshape(-1, n * n)
-    for sums in _step_sums(n, num_iters, recipe):
-        y = y / (matmul(y, sums) + eps)
-    return (y.reshape(h_res.shape),)
+    out, scalings = scaling.forward(h_res.reshape(-1, n, n), eps, num_iters, recipe)
+    return out.reshape(h_res.shape), scalings.reshape(h_res.shape[:-1] + (2 * num_iters,))
 
 
-def _backward(grad_output: Tensor, h_res: Tensor, eps: float, num_iters: int, recipe: str) -> Tuple[Tensor]:
-    """The derivative of what :func:`mhc_sinkhorn_forward` computed, step by step."""
-    shape, n = h_res.shape, h_res.shape[-1]
-    h_res = h_res.reshape(-1, n, n)
-    start = _sinkhorn_start(h_res, eps, recipe)
-    y = start.reshape(-1, n * n)
-    steps = _step_sums(n, num_iters, recipe)
-    trace: Tuple[Tuple[Tensor, Tensor], ...] = ()
-    for sums in steps:
-        total = matmul(y, sums) + eps
-        y = y / total
-        trace = trace + ((total, y),)
-
-    grad = grad_output.reshape(-1, n * n)
-    for k in range(len(steps)):
-        total, y = trace[-1 - k]
-        grad = (grad - matmul(grad * y, steps[-1 - k])) / total
-    grad = grad.reshape(-1, n, n)
-    if recipe == "deepseek_v4":
-        softmax = start - eps
-        return ((softmax * (grad - mint.sum(grad * softmax, -1, True))).reshape(shape),)
-    # exp(x - rowmax): the largest entry of each row (the first of equals) is a function of x as well
-    grad = grad * start
-    largest = ops.one_hot(mint.argmax(h_res, -1), n, Tensor(1.0, ms.float32), Tensor(0.0, ms.float32))
-    return ((grad - largest * mint.sum(grad, -1, True)).reshape(shape),)
+def _backward(
+    grad_output: Tensor, h_res: Tensor, scalings: Tensor, eps: float, num_iters: int, recipe: str
+) -> Tuple[Tensor]:
+    """The derivative of what :func:`_forward` computed, step by step."""
+    n = h_res.shape[-1]
+    scalings = scalings.reshape(-1, n, 2 * num_iters)
+    grad = scaling.backward(grad_output.reshape(-1, n, n), h_res.reshape(-1, n, n), scalings, eps, num_iters, recipe)
+    return (grad.reshape(h_res.shape),)
 
 
-# The vendor's kernels save norms and sums for their backward; ours compute them again from the logits.
+# The vendor's kernels save norms and sums for their backward; the C++ kernels compute them again from the logits.
 _ATTRIBUTES = (*aclnn.MHC_SINKHORN.attrs, Argument("recipe", "attr", default="deepseek_v4"))
 _CONTRACT = aclnn.MHC_SINKHORN.with_arguments(*aclnn.MHC_SINKHORN.inputs, *_ATTRIBUTES, aclnn.MHC_SINKHORN.outputs[0])
 _BACKWARD_CONTRACT = aclnn.MHC_SINKHORN_BACKWARD.with_arguments(
@@ -132,11 +86,18 @@ _BACKWARD_CONTRACT = aclnn.MHC_SINKHORN_BACKWARD.with_arguments(
     *_ATTRIBUTES,
     *aclnn.MHC_SINKHORN_BACKWARD.outputs,
 )
+# MindSpore ops save the scaling vectors: a launch costs more than these few numbers.
+SCALINGS = Argument("scalings", "output", dtype="float32", shape=("T", "N", "2*I"))
+_COMPOSITE = _CONTRACT.with_arguments(*_CONTRACT.arguments, SCALINGS)
+_COMPOSITE_BACKWARD = _BACKWARD_CONTRACT.with_arguments(
+    *_BACKWARD_CONTRACT.inputs, replace(SCALINGS, role="input"), *_ATTRIBUTES, *_BACKWARD_CONTRACT.outputs
+)
 
 MHC_SINKHORN = Operation(
     "mhc_sinkhorn",
     contracts={"forward": _CONTRACT, "backward": _BACKWARD_CONTRACT},
     composite={"forward": _forward, "backward": _backward},
+    composite_contracts={"forward": _COMPOSITE, "backward": _COMPOSITE_BACKWARD},
     kernels={"forward": (aclnn.MHC_SINKHORN,), "backward": (aclnn.MHC_SINKHORN_BACKWARD,)},
     results=1,
     names={"x": "h_res", "out": "grad_h_res"},
