@@ -13,13 +13,15 @@ import shutil
 import tempfile
 import threading
 from contextlib import contextmanager
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import mindspore as ms
 from mindspore import ops
 from mindspore.ops import CustomRegOp, DataType
 
 from aclnn_adapter import platform
+from aclnn_adapter.cpp_infer import shape_function
 from aclnn_adapter.operators import Argument, Operator, resolve
 
 _ATTR_TYPES = {"double": "double", "float": "float", "int64_t": "int", "bool": "bool"}
@@ -110,6 +112,8 @@ class AclnnKernel(ops.Custom):
 
     Args:
         operator: the contract.
+        dynamic: whether it stands in graphs whose numbers of tokens are not known when they are compiled. Then its
+            shapes are inferred in C++, which MindSpore compiles with g++.
         known: sizes that no input shows, see :func:`infer_functions`.
 
     The call takes the inputs, then the attributes, in the contract's order. A tensor is never ``None``: MindSpore
@@ -119,14 +123,20 @@ class AclnnKernel(ops.Custom):
         RuntimeError: where this machine cannot call the operator, with the reason.
     """
 
-    def __init__(self, operator: Operator, **known: int) -> None:
+    def __init__(self, operator: Operator, dynamic: bool = False, **known: int) -> None:
         reason = platform.refusal(operator)
         if reason:
             raise RuntimeError(f"{operator.name}: {reason}")
         self.operator = operator
         shapes, dtypes = infer_functions(operator, **known)
+        function = operator.name
+        python: Optional[Callable[..., Any]] = shapes
+        if dynamic:
+            source = Path(_process_folder()) / f"{operator.name}_{'_'.join(map(str, known.values()))}.cc"
+            source.write_text(shape_function(operator, **known))
+            function, python = f"{source}:{operator.name}", None
         with _callbacks_in_process_folder():
-            super().__init__(operator.name, shapes, dtypes, func_type="aot", reg_info=registration(operator))
+            super().__init__(function, python, dtypes, func_type="aot", reg_info=registration(operator))
         self._call = _as_graph(self)
 
     def __call__(self, *args: Any) -> Any:

@@ -109,8 +109,10 @@ def summary(results: Sequence[Result]) -> List[str]:
 
 
 def _gain(results: Sequence[Result], name: str, pick: Any) -> str:
-    values = [pick([row[name] for row in r["gains"]]) for r in results if r["gains"]]
-    return _range(values, ".3g") if values else "1"
+    """Without a mean: gains differ by orders of magnitude."""
+    values = sorted(pick([row[name] for row in r["gains"]]) for r in results if r["gains"])
+    ends = dict.fromkeys(f"{value:.3g}" for value in (*values[:1], *values[-1:]))
+    return " to ".join(ends) or "1"
 
 
 def _range(values: Sequence[float], form: str) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any, Tuple
 
 from mindspore import Tensor, nn, ops
+from mindspore.ops import constexpr
 
 from ms_mhc import checks
 from ms_mhc.backends import registry
@@ -16,6 +17,34 @@ from ms_mhc.operators.pre import MhcPre
 from ms_mhc.operators.pre_sinkhorn import pre_sinkhorn
 from ms_mhc.operators.precision import GateCell
 from ms_mhc.operators.sinkhorn import MhcSinkhorn
+
+
+class _Rest(GateCell):
+    """What a branch returns beside h_out. MindSpore 2.10 aborts on a graph with a kernel that returns ``None``."""
+
+    def __call__(self, rest: Tuple[Any, ...]) -> Tuple[Any, ...]:
+        return rest
+
+    def construct(self, rest: Tuple[Any, ...]) -> Tuple[Any, ...]:
+        return rest[: _length(missing(rest))]
+
+
+def missing(values: Tuple[Any, ...]) -> Tuple[bool, ...]:
+    """Which values are ``None``."""
+    found: Tuple[bool, ...] = ()
+    for value in values:
+        found = found + (value is None,)
+    return found
+
+
+@constexpr(check=False)
+def _length(absent: Tuple[bool, ...]) -> int:
+    if any(absent):
+        raise ValueError(
+            "HyperConnection: branch returned None beside its output, which a compiled graph cannot return; return a "
+            "tensor in its place, or leave it out"
+        )
+    return len(absent)
 
 
 class HyperConnection(GateCell):
@@ -78,6 +107,7 @@ class HyperConnection(GateCell):
         self.pre.backend = backend
         self.sinkhorn = MhcSinkhorn(num_iters, sinkhorn_eps, recipe, backend, layout)
         self.branch = branch
+        self.rest = _Rest()
         self.post = MhcPost(backend, layout)
 
     def construct(self, x: Tensor, *args: Any) -> Any:
@@ -95,7 +125,9 @@ class HyperConnection(GateCell):
         if h_out.dtype != x.dtype:
             h_out = ops.cast(h_out, x.dtype)
         x_next = self.post(x, h_res, h_out, h_post)
-        return (x_next,) + out[1:] if isinstance(out, tuple) else x_next
+        if not isinstance(out, tuple):
+            return x_next
+        return (x_next,) + self.rest(out[1:])
 
     def call_branch(self, h_in: Tensor, args: Tuple[Any, ...]) -> Any:
         """The branch with further arguments."""

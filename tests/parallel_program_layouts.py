@@ -26,18 +26,18 @@ BATCH, SEQUENCE, STREAMS, SIZE, LAYERS, MICRO_BATCHES = 4, 8, 4, 64, 2, 2
 
 
 class Split:
-    """How many ranks there are along the batch and along the sequence."""
+    """How many ranks there are along the batch and along the sequence, and how many have the same tokens."""
 
-    def __init__(self, batch: int, sequence: int) -> None:
-        self.batch, self.sequence = batch, sequence
+    def __init__(self, batch: int, sequence: int, same: int) -> None:
+        self.batch, self.sequence, self.same = batch, sequence, same
 
     def layout(self) -> Layout:
         """Of the streams, [B, S, N, D]."""
-        return Layout((self.batch, self.sequence), ("dp", "sp"))("dp", "sp", "None", "None")
+        return Layout((self.batch, self.sequence, self.same), ("dp", "sp", "tp"))("dp", "sp", "None", "None")
 
     def __call__(self, primitive: Any, rank: int, others: Tuple[Tuple[int, ...], ...] = ()) -> Any:
         """An operator whose first input has this rank and begins with B and S."""
-        if self.batch * self.sequence == 1:
+        if self.batch * self.sequence * self.same == 1:
             return primitive
         return primitive.shard(((self.batch, self.sequence, *[1] * (rank - 2)), *others))
 
@@ -128,6 +128,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch", type=int, default=1, help="ranks along the batch")
     parser.add_argument("--sequence", type=int, default=1, help="ranks along the sequence")
+    parser.add_argument("--same", type=int, default=1, help="ranks with the same tokens, as in tensor parallel")
     parser.add_argument("--stages", type=int, default=1)
     parser.add_argument("--recompute", action="store_true")
     parser.add_argument("--shard-optimizer", action="store_true")
@@ -150,7 +151,7 @@ def main() -> None:
         ms.set_context(jit_config={"jit_level": "O0"})
     if options.graphs:
         ms.set_context(save_graphs=2, save_graphs_path=options.graphs)
-    rank, ranks = 0, options.batch * options.sequence * options.stages
+    rank, ranks = 0, options.batch * options.sequence * options.same * options.stages
     if ranks > 1:
         init()
         rank = get_rank()
@@ -163,7 +164,7 @@ def main() -> None:
             enable_parallel_optimizer=options.shard_optimizer,
             parallel_optimizer_config={"parallel_optimizer_threshold": 0},
         )
-    network = Loss(Split(options.batch, options.sequence), options)
+    network = Loss(Split(options.batch, options.sequence, options.same), options)
     rng = np.random.default_rng(0)
     for parameter in network.trainable_params():
         parameter.set_data(Tensor(rng.normal(0.3, 0.3, parameter.shape).astype(np.float32)))

@@ -327,3 +327,16 @@ def test_named_backend_runs_or_raises() -> None:
     assert mhc_pre(*inputs, backend="composite")[0].shape == (2, 3)
     with pytest.raises(RuntimeError, match="not Ascend"):
         mhc_pre(*inputs, backend="aclnn")
+
+
+def test_graph_engine_gets_mindspore_ops(ascend_950: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job("mhc_pre", 4, 64, ms.bfloat16)
+    for config, name in (
+        ({"jit_level": "O0"}, "aclnn"),
+        ({"jit_level": "O1"}, "aclnn"),
+        ({"jit_level": "O2"}, "composite"),
+    ):
+        monkeypatch.setattr(ms.context, "get_jit_config", lambda config=config: config)
+        assert registry.choose("test", job, "auto").name == name
+    with pytest.raises(RuntimeError, match=r"at jit_level O2 graphs go to CANN's graph engine.*use O0 or O1"):
+        registry.choose("test", job, "aclnn")

@@ -7,6 +7,7 @@ kernel is reached the same way as in a large graph.
 
 from __future__ import annotations
 
+import shutil
 from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import mindspore as ms
@@ -114,7 +115,7 @@ class Aclnn(Backend):
         one_batch = job.token_dims == 1 and 1 not in operator.limits[platform.soc_version()].token_dims
         own = operation.visible_shapes
         return _Call(
-            AclnnKernel(operator, **({"I": job.num_iters} if job.num_iters is not None else {})),
+            AclnnKernel(operator, job.dynamic, **({"I": job.num_iters} if job.num_iters is not None else {})),
             next((i for i, a in enumerate(contract.inputs) if a.shape == ("T", "N", "D")), 0),
             tuple(inputs.index(a.name) if a.name in inputs else NEUTRAL[operation.name_of(a)] for a in operator.inputs),
             tuple(values[a.snake_name] for a in operator.attrs),
@@ -152,7 +153,7 @@ def _shape(of_kernel: Tuple[Dim, ...], own: Optional[Tuple[Dim, ...]], one_batch
 
 
 def _refusal(job: Job, operator: Operator) -> Optional[Refusal]:
-    reason = platform.refusal(operator)
+    reason = platform.refusal(operator) or _graph_engine()
     if reason:
         return Refusal(reason)
     limits = operator.limits[platform.soc_version()]
@@ -165,8 +166,8 @@ def _refusal(job: Job, operator: Operator) -> Optional[Refusal]:
         return Refusal(f"x has dtype {_name(job.dtype)}; the kernels take {' and '.join(X_DTYPES)}", "job")
     if job.recipe not in (None, "deepseek_v4"):
         return Refusal(f"the kernel computes the recipe 'deepseek_v4', not {job.recipe!r}", "job")
-    if job.dynamic:
-        return Refusal("MindSpore cannot call an aclnn operator from a graph with dynamic shapes", "job")
+    if job.dynamic and shutil.which("g++") is None:
+        return Refusal("in a graph with dynamic shapes MindSpore needs g++ to infer them, which is not here")
     inputs = job.operation.names_of(operator.inputs)
     for name in inputs:
         if name in job.absent and name not in NEUTRAL:
@@ -182,6 +183,14 @@ def _refusal(job: Job, operator: Operator) -> Optional[Refusal]:
     own = job.operation.contracts
     if "gamma" in job.operation.names_of(own[FORWARD].inputs) and "gamma" not in {*inputs, *job.absent}:
         return Refusal(f"{operator.name} takes no gamma", "job")
+    return None
+
+
+def _graph_engine() -> Optional[str]:
+    """MindSpore hands whole graphs to CANN's graph engine at O2, which looks for registered operators, not kernels."""
+    config = ms.context.get_jit_config() or {}
+    if config.get("jit_level") == "O2" or config.get("backend") == "GE":
+        return "at jit_level O2 graphs go to CANN's graph engine, which this path does not serve; use O0 or O1"
     return None
 
 

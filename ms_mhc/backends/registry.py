@@ -48,7 +48,7 @@ class Job:
 
     def without_sizes(self) -> Job:
         """The part of a job that kernels are made for; they take any sizes and dtypes that were not refused."""
-        return replace(self, hidden_size=None, dtype=None, tokens=None)
+        return replace(self, hidden_size=None, dtype=None, tokens=(None,) if self.dynamic else None)
 
 
 @dataclass(frozen=True)

@@ -133,9 +133,7 @@ def forward(h_res: Tensor, eps: float, num_iters: int, recipe: str) -> Tuple[Ten
     return m * bmm_nt(r, c), scalings
 
 
-def backward(
-    grad: Tensor, h_res: Tensor, scalings: Tensor, eps: float, num_iters: int, recipe: str
-) -> Tensor:
+def backward(grad: Tensor, h_res: Tensor, scalings: Tensor, eps: float, num_iters: int, recipe: str) -> Tensor:
     """From the gradient of the matrices to that of the logits. The shift is constant: the matrices do not depend on it.
 
     The gradients of u and v follow the steps backwards: ``gv = eps * gv - c**2 * (m.T @ gu)``, and
@@ -175,7 +173,7 @@ def backward(
     if recipe == "deepseek_v4":
         return grad_values - ops.softmax(h_res, -1) * total
     # exp(x - rowmax): the largest entry of each row (the first of equals) is a function of x as well
-    largest = ops.one_hot(ops.argmax(h_res, -1), n, Tensor(1.0, ms.float32), Tensor(0.0, ms.float32))
+    largest = ops.one_hot(mint.argmax(h_res, -1), n, Tensor(1.0, ms.float32), Tensor(0.0, ms.float32))
     return grad_values - largest * total
 
 

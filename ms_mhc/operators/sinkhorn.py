@@ -73,9 +73,7 @@ def _backward(
     """The derivative of what :func:`_forward` computed, step by step."""
     n = h_res.shape[-1]
     scalings = scalings.reshape(-1, n, 2 * num_iters)
-    grad = scaling.backward(
-        grad_output.reshape(-1, n, n), h_res.reshape(-1, n, n), scalings, eps, num_iters, recipe
-    )
+    grad = scaling.backward(grad_output.reshape(-1, n, n), h_res.reshape(-1, n, n), scalings, eps, num_iters, recipe)
     return (grad.reshape(h_res.shape),)
 
 

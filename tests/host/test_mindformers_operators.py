@@ -55,6 +55,11 @@ np.add.at(want, np.array([1, 1, 5]), 0.5 * M[:3])
 check("index add", mint.index_add(m, 0, Tensor(np.array([1, 1, 5], np.int32)), m[:3], alpha=0.5), want)
 check("roll", mint.roll(a, (1, -2), (0, 2)), np.roll(A, (1, -2), (0, 2)))
 check("roll of all", mint.roll(a, 7), np.roll(A, 7))
+check("bitwise or", mint.bitwise_or(i, 5), I | 5)
+check("bitwise and", mint.bitwise_and(i, i.swapaxes(0, 1).reshape(3, 4)), I & I.T.reshape(3, 4))
+check("bitwise xor", mint.bitwise_xor(i, Tensor(I[0])), I ^ I[0])
+check("bitwise not", mint.bitwise_not(i), ~I)
+check("not true", mint.bitwise_not(a > 0), A <= 0)
 
 ENDS = np.array([2, 2, 6], np.int64)  # the second expert has no rows
 parts = np.split(M, ENDS[:-1])

@@ -41,9 +41,11 @@ def together(host: Host, ranks: int, program: str, *arguments: str) -> List[List
     return launch.together(ranks, command, host.folder, host.environment, HOST)
 
 
-def test_batch_and_sequence_split(host: Host, one: Trained) -> None:
+@pytest.mark.parametrize("other", ["--sequence", "--same"])
+def test_batch_split_and_another_axis(host: Host, one: Trained, other: str) -> None:
+    """Split along the sequence too, or computed twice with the same tokens, as beside a tensor-parallel branch."""
     losses, trained = one
-    for found in together(host, 4, LAYOUTS, "--batch", "2", "--sequence", "2", "--steps", STEPS):
+    for found in together(host, 4, LAYOUTS, "--batch", "2", other, "2", "--steps", STEPS):
         assert found == pytest.approx(losses, rel=1e-5)
     for rank in range(4):
         assert_trained(launch.parameters(host.folder, rank), trained)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Sequence
+
 import pytest
 from conftest import Host
 
@@ -53,11 +55,12 @@ for tokens, d, dtype, eps in (((2, 3), 4096, ml_dtypes.bfloat16, 1e-2), ((1, 2),
 
 _BACKWARD = """
 # The share of inv_rms is 1 / (N * D) of the others: it shows at the smallest D, with few tokens and large gates.
-for tokens, n, d, dtype, eps in (((2, 3), 4, 128, np.float16, 1e-2), ((1, 2), 4, 4096, ml_dtypes.bfloat16, 1e-6),
-                                 ((1, 3), 3, 256, np.float16, 1e-3)):
+# Of these seeds no factor lies so near a tie of HF32 that fp32 noise could tip it.
+for tokens, n, d, dtype, eps, seed in (((2, 3), 4, 128, np.float16, 1e-2, 1), ((1, 3), 3, 256, np.float16, 1e-3, 5),
+                                       ((1, 2), 4, 4096, ml_dtypes.bfloat16, 1e-6, 4)):
     op, v = example(F, tokens, n, d, dtype, hcEps=eps)
     saved = {{k: np.asarray(a, np.float32) for k, a in formulas.forward(v, ON_950).items()}}
-    op, b = example(B, tokens, n, d, dtype, seed=1, hcEps=eps)
+    op, b = example(B, tokens, n, d, dtype, seed=seed, hcEps=eps)
     b.update({{name: v[name] for name in ("x", "phi", "alpha", "bias")}}, hPre=saved["h_pre"])
     b.update(hcBeforeNorm=saved["hc_before_norm"], invRms=saved["inv_rms"], sumOut=saved["sum_out"])
     b.update(normOut=saved["norm_out"])
@@ -161,3 +164,57 @@ for d, on_950, elsewhere in ((4096, 0, 0), (7168, 0, 0), (1280, 561002, 0), (416
 @pytest.mark.parametrize("soc", SOCS)
 def test_pre_sinkhorn_refuses_in_the_vendors_order(host: Host, soc: str) -> None:
     host.run(_COMMON.format(soc=soc) + _REFUSALS.format(), "--soc", soc)
+
+
+_TRAINING = """
+import numpy as np, mindspore as ms
+from mindspore import Tensor, nn
+from ms_mhc import mhc_pre_sinkhorn, reference
+ms.set_context(device_target="Ascend", mode=ms.GRAPH_MODE, jit_config={{"jit_level": "O0"}})
+n, d, f = 4, 128, 24
+rng = np.random.default_rng(0)
+random = lambda *shape: Tensor(rng.standard_normal(shape).astype(np.float32))
+x, phi, alpha, bias = random(2, 3, n, d).astype(ms.float16), random(f, n * d) / (n * d) ** 0.5, random(3), random(f)
+weights = random(2, 3, d), random(2, 3, n), random(2, 3, n, n)
+
+class Loss(nn.Cell):
+    def construct(self, x, phi, alpha, bias):
+        total = 0
+        for out, weight in zip(mhc_pre_sinkhorn(x, phi, alpha, bias, precision="{precision}"), weights):
+            total = total + (out.astype(ms.float32) * weight).sum()
+        return total
+
+grads = ms.grad(Loss(), (0, 1, 2, 3))(x, phi, alpha, bias)
+exact = [t.astype(ms.float32).asnumpy().astype(np.float64) for t in (x, phi, alpha, bias)]
+
+def loss(*arguments):
+    out = reference.mhc_pre(*arguments)
+    outs = out.h_in, out.h_post, reference.mhc_sinkhorn(out.h_res)
+    return sum((o * w.asnumpy()).sum() for o, w in zip(outs, weights))
+
+for place in (1, 2, 3):
+    got = grads[place].asnumpy()
+    for at in range(0, got.size, max(got.size // 3, 1)):
+        moved = [[a.copy() for a in exact] for _ in range(2)]
+        for sign, arguments in zip((1e-5, -1e-5), moved):
+            arguments[place].flat[at] += sign
+        difference = (loss(*moved[0]) - loss(*moved[1])) / 2e-5
+        assert abs(got.flat[at] - difference) < 5e-3 * np.abs(got).max(), (place, at, got.flat[at], difference)
+"""
+
+
+@pytest.mark.parametrize(
+    ("precision", "hidden", "kernels"),
+    [
+        ("hf32", (), ["aclnnMhcPreSinkhorn", "aclnnMhcPreSinkhornBackward"]),
+        ("hf32", ("aclnnMhcPreBackward",), ["aclnnMhcPreSinkhorn", "aclnnMhcPreSinkhornBackward"]),
+        ("hf32", ("aclnnMhcPreSinkhornBackward",), ["aclnnMhcPreBackward"]),
+        ("float32", (), ["aclnnMhcPreBackward"]),
+    ],
+)
+def test_step_on_a2_takes_the_pair_where_it_is_there_and_hf32_is_allowed(
+    host: Host, precision: str, hidden: Sequence[str], kernels: Sequence[str]
+) -> None:
+    options = [word for name in hidden for word in ("--without", name)]
+    result = host.run(_TRAINING.format(precision=precision), "--soc", "Ascend910B1", "--check-leaks", *options)
+    assert [c["operator"] for c in result.trace if c["phase"] == 2 and "Mhc" in c["operator"]] == kernels

@@ -15,7 +15,7 @@ def error(got, want):
     return np.abs(np.asarray(got, np.float64) - want).max() / np.abs(want).max()
 
 def run(name, **changes):
-    op, v = example(name, (6,), 4, 128, np.float16)
+    op, v = example(name, (6,), 4, 128, np.float16, seed=1)  # no factor so near a tie that fp32 noise could tip it
     v.update({key: value for key, value in changes.items() if key in v})
     call = Call(name, *v.values()); got = call.run(); call.destroy()
     return v, got

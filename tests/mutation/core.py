@@ -55,6 +55,8 @@ EDITS = [
         ),
         ("return h_pre * in + of_x * load(x + c)", "return h_pre * in"),
         ("gates.of_x[row + t]", "gates.of_x[row]"),
+        ("static_cast<float>(sum[c] * static_cast<Sum>(gamma[c]))", "static_cast<float>(sum[c])"),
+        ("static_cast<double>(sum[c]) * static_cast<double>(phi[c])", "static_cast<double>(sum[c])"),
         ("a.h_pre[(token + t) * l.n + i], grad_h_in", "a.h_pre[(token + t) * l.n], grad_h_in"),
         ("sums[k] += gate;", "sums[k] = gate;"),
         ("const int64_t first_of_part[4] = {0, n, 2 * n, f};", "const int64_t first_of_part[4] = {0, n, n, f};"),
@@ -84,8 +86,6 @@ EDITS = [
     *edits(
         "ms_mhc/csrc/pre.cc",
         CORE,
-        ("product * static_cast<double>(a.gamma[column + c])", "product"),
-        ("grad_gamma += product * static_cast<double>(a.phi[at]);", "grad_gamma += product;"),
         ("sums.get()[k] += gates.sums[block * (f + 3) + k];", "sums.get()[k] += gates.sums[k];"),
         (
             "args.grad_alpha[i] = static_cast<float>(sums.get()[f + i]);",

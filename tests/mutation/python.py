@@ -142,7 +142,7 @@ EDITS = [
     *edits(
         "ms_mhc/operators/streams.py",
         CONNECTION,
-        ("mint.sum(ops.cast(x, ms.float32), -2) / n", "mint.sum(ops.cast(x, ms.float32), -2)"),
+        ("mint.sum(ops.cast(x, float32), -2) / n", "mint.sum(ops.cast(x, float32), -2)"),
     ),
     *edits(
         "ms_mhc/hyper_connection.py",

@@ -9,7 +9,7 @@
 
 namespace host::hccl {
 
-// Runs `body`; what it throws is reported, remembered for HcclGetCommAsyncError and returned as a code.
+// Runs `body`; what it throws is reported and returned as a code.
 template <typename Body>
 HcclResult guarded(const char *caller, const Body &body) {
   try {

@@ -1,6 +1,7 @@
 // The operations. Each runs at once in the thread that hands it over, as all work of the host CANN does.
 //
 // A reduction adds up in the order of the ranks, whichever data came first, so that its result is always the same.
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -17,7 +18,6 @@ using host::hccl::Operation;
 using host::hccl::Part;
 using host::hccl::require;
 using host::hccl::size_of;
-using host::hccl::text;
 using Counts = const std::uint64_t *;
 
 const char *at(const void *base, std::size_t bytes) { return static_cast<const char *>(base) + bytes; }
