@@ -1,0 +1,89 @@
+"""Where float32 needs care: columns that underflow, long sums, mixed precision around the gates."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+import pytest
+from compare import as_numpy
+from mindspore import Tensor, amp
+
+from ms_mhc import MhcHead, MhcPre, MhcSinkhorn, reference
+from ms_mhc.backends import registry
+from ms_mhc.backends.registry import Job
+from ms_mhc.operators.arithmetic import sum_of_row, sum_over_tokens
+
+
+def backends():
+    """Those that this machine has."""
+    job = Job("mhc_sinkhorn", 4, None, num_iters=20)
+    return [b.name for b in registry.backends() if b.refusal(job) is None]
+
+
+def steep_logits(kind: str) -> np.ndarray:
+    h = np.random.default_rng(0).normal(size=(5, 4, 4)) * 2
+    if kind == "mask":
+        h[..., 2] -= 1e4
+    elif kind == "infinite mask":
+        h[:2, :, 2] = -np.inf
+        h[3, 0, 1] = -np.inf
+    else:
+        h[..., 1] -= float(kind)
+    return h.astype(np.float32)
+
+
+@pytest.fixture(params=[ms.PYNATIVE_MODE, ms.GRAPH_MODE], ids=["pynative", "graph"])
+def mode(request):
+    before = ms.get_context("mode")
+    ms.set_context(mode=request.param)
+    yield request.param
+    ms.set_context(mode=before)
+
+
+@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("recipe, eps", [("paper", 1e-6), ("paper", 0.0), ("deepseek_v4", 0.0), ("deepseek_v4", 1e-6)])
+def test_columns_that_underflow_equal_float64(mode, backend, recipe, eps):
+    cell = MhcSinkhorn(20, eps, recipe, backend=backend)
+    for kind in ("120", "250", "mask", "infinite mask"):
+        h = steep_logits(kind)
+        g = np.random.default_rng(1).normal(size=h.shape).astype(np.float32)
+        with np.errstate(all="ignore"):
+            want = reference.mhc_sinkhorn(h, num_iters=20, eps=eps, recipe=recipe)
+            want_grad = reference.mhc_sinkhorn_backward(g, h, num_iters=20, eps=eps, recipe=recipe)
+        weights = Tensor(g)
+
+        def product(x, weights=weights):
+            return (cell(x) * weights).sum()
+
+        got, grad = as_numpy(cell(Tensor(h))), as_numpy(ms.grad(product)(Tensor(h)))
+        there, there_grad = np.isfinite(want), np.isfinite(want_grad)
+        # a difference of logits of magnitude 256 is rounded by 1.5e-5
+        np.testing.assert_allclose(got[there], want[there], atol=2e-5, rtol=2e-5, err_msg=kind)
+        np.testing.assert_allclose(grad[there_grad], want_grad[there_grad], atol=2e-5, rtol=2e-5, err_msg=kind)
+
+
+@pytest.mark.parametrize("length", [500, 8192, 10499, 65536, 131072])
+def test_a_long_sum_of_equal_values_keeps_its_digits(length):
+    value = np.float32(0.49)
+    row = as_numpy(sum_of_row(Tensor(np.full((2, length), value))))
+    tokens = as_numpy(sum_over_tokens(Tensor(np.full((length, 3), value))))
+    np.testing.assert_allclose(row, np.full((2, 1), np.float64(value) * length), rtol=1e-6)
+    np.testing.assert_allclose(tokens, np.full(3, np.float64(value) * length), rtol=1e-6)
+
+
+def learnt(cell):
+    cell.phi.set_data(Tensor(np.random.default_rng(1).normal(0, 0.1, cell.phi.shape).astype(np.float32)))
+    return cell
+
+
+@pytest.mark.parametrize("dtype", [ms.float16, ms.bfloat16], ids=["float16", "bfloat16"])
+def test_level_auto_leaves_the_gates_in_fp32(mode, dtype):
+    x = Tensor(np.random.default_rng(0).normal(size=(6, 4, 32)).astype(np.float16).astype(np.float32))
+    for backend in backends():
+        want = as_numpy(learnt(MhcPre(4, 32, backend=backend))(x)[1])
+        got = amp.auto_mixed_precision(learnt(MhcPre(4, 32, backend=backend)), "auto", dtype)(x)[1]
+        assert got.dtype == ms.float32
+        np.testing.assert_allclose(as_numpy(got), want, rtol=1e-6, err_msg=backend)
+    want = as_numpy(learnt(MhcHead(4, 32))(x))
+    got = as_numpy(amp.auto_mixed_precision(learnt(MhcHead(4, 32)), "auto", dtype)(x))
+    np.testing.assert_allclose(got, want, atol=1e-6)
