@@ -5,13 +5,13 @@ from __future__ import annotations
 import mindspore as ms
 import numpy as np
 import pytest
-from compare import as_numpy
 from mindspore import Tensor, amp
 
 from ms_mhc import MhcHead, MhcPre, MhcSinkhorn, reference
 from ms_mhc.backends import registry
 from ms_mhc.backends.registry import Job
 from ms_mhc.operators.arithmetic import sum_of_row, sum_over_tokens
+from tests.compare import as_numpy
 
 
 def backends():
@@ -41,7 +41,9 @@ def mode(request):
 
 
 @pytest.mark.parametrize("backend", backends())
-@pytest.mark.parametrize("recipe, eps", [("paper", 1e-6), ("paper", 0.0), ("deepseek_v4", 0.0), ("deepseek_v4", 1e-6)])
+@pytest.mark.parametrize(
+    ("recipe", "eps"), [("paper", 1e-6), ("paper", 0.0), ("deepseek_v4", 0.0), ("deepseek_v4", 1e-6)]
+)
 def test_columns_that_underflow_equal_float64(mode, backend, recipe, eps):
     cell = MhcSinkhorn(20, eps, recipe, backend=backend)
     for kind in ("120", "250", "mask", "infinite mask"):

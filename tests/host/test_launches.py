@@ -31,7 +31,7 @@ print(ms.value_and_grad(loss, 0, connection.trainable_params())(x)[0])
 WITHOUT = [("--without", "aclnn" + name) for name in ("MhcPreBackward", "MhcPost", "MhcPostBackward")]
 
 
-@pytest.mark.parametrize("mode, most", [(0, 200), (1, 250)], ids=["graph", "eager"])
+@pytest.mark.parametrize(("mode", "most"), [(0, 200), (1, 250)], ids=["graph", "eager"])
 @pytest.mark.parametrize("backend", ["auto", "composite"])
 def test_a_step_on_a2_launches_few_kernels(host, mode, most, backend):
     options = ["--soc", "Ascend910B1"] + ([] if backend == "auto" else [word for pair in WITHOUT for word in pair])
