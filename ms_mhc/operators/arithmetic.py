@@ -8,7 +8,7 @@ makes views, and graph mode gave the gradients of one layer's parameters to anot
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Tuple
 
 import mindspore as ms
 import numpy as np
@@ -23,7 +23,7 @@ bmm_tn = ops.BatchMatMul(transpose_a=True)
 bmm_nt = ops.BatchMatMul(transpose_b=True)
 
 # MindSpore's CPU adds one after the other in fp32, so that the error grows with the length of a sum.
-_LONGEST_SUM = 512
+_LONGEST_SUM = 128
 
 
 def float32(x: Tensor) -> Tensor:
@@ -38,38 +38,26 @@ def unit_matrix(n: int) -> Tensor:
 
 
 @constexpr
-def _parted(length: Any) -> int:
-    """How much of a length is summed in parts of the longest sum; 0 where it is short or unknown."""
-    return 0 if length is None or length <= _LONGEST_SUM else int(length) // _LONGEST_SUM * _LONGEST_SUM
+def _parted(length: Any) -> Tuple[int, ...]:
+    """How many numbers are summed in parts, once and again, until few are left; nothing where the length is unknown."""
+    found: Tuple[int, ...] = ()
+    while length is not None and length > _LONGEST_SUM:
+        parts, rest = divmod(int(length), _LONGEST_SUM)
+        found += (parts * _LONGEST_SUM,)
+        length = parts + (rest > 0)
+    return found
 
 
 def sum_of_row(rows: Tensor) -> Tensor:
-    """[T, K] to [T, 1], in two steps where K is long."""
-    length = rows.shape[1]
-    parted = _parted(length)
-    if parted == 0:
-        return mint.sum(rows, -1, True)
-    if parted == length:
-        return mint.sum(mint.sum(rows.reshape(-1, parted // _LONGEST_SUM, _LONGEST_SUM), -1), -1, True)
-    parts = mint.sum(rows[:, :parted].reshape(-1, parted // _LONGEST_SUM, _LONGEST_SUM), -1)
-    return mint.sum(parts, -1, True) + mint.sum(rows[:, parted:], -1, True)
+    """[T, K] to [T, 1], in several steps where K is long."""
+    for parted in _parted(rows.shape[1]):
+        parts = mint.sum(rows[:, :parted].reshape(-1, parted // _LONGEST_SUM, _LONGEST_SUM), -1)
+        if parted < rows.shape[1]:
+            parts = mint.cat((parts, mint.sum(rows[:, parted:], -1, True)), -1)
+        rows = parts
+    return mint.sum(rows, -1, True)
 
 
 def sum_over_tokens(rows: Tensor) -> Tensor:
-    """[T, F] to [F], in two steps where T is long.
-
-    As products: MindSpore's CPU sum over a long leading axis loses a decimal digit in fp32.
-    """
-    parted = _parted(rows.shape[0])
-    if parted == 0:
-        return _sum_of_rows(rows)
-    features = rows.shape[1]
-    parts = _sum_of_rows(rows[:parted].reshape(-1, _LONGEST_SUM * features)).reshape(_LONGEST_SUM, features)
-    total = _sum_of_rows(parts)
-    if parted < rows.shape[0]:
-        total = total + _sum_of_rows(rows[parted:])
-    return total
-
-
-def _sum_of_rows(rows: Tensor) -> Tensor:
-    return matmul(mint.ones((1, rows.shape[0]), dtype=ms.float32), rows).reshape(-1)
+    """[T, F] to [F]. Transposed: MindSpore's CPU sum over a long leading axis loses a decimal digit in fp32."""
+    return sum_of_row(ops.transpose(rows, (1, 0))).reshape(-1)

@@ -173,7 +173,7 @@ def backward(grad: Tensor, h_res: Tensor, scalings: Tensor, eps: float, num_iter
     if recipe == "deepseek_v4":
         return grad_values - ops.softmax(h_res, -1) * total
     # exp(x - rowmax): the largest entry of each row (the first of equals) is a function of x as well
-    largest = ops.one_hot(ops.argmax(h_res, -1), n, Tensor(1.0, ms.float32), Tensor(0.0, ms.float32))
+    largest = ops.one_hot(ops.max(h_res, -1)[1], n, Tensor(1.0, ms.float32), Tensor(0.0, ms.float32))
     return grad_values - largest * total
 
 
