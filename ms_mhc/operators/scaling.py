@@ -112,7 +112,7 @@ def forward(h_res: Tensor, eps: float, num_iters: int, recipe: str) -> Tuple[Ten
     r = mint.ones((h_res.shape[0], h_res.shape[1], 1), dtype=ms.float32)
     c = r
     u, v = _one(), _one()
-    carried = ()
+    carried: Tuple[Tensor, ...] = ()
     if paper:
         c = ops.exp(-shift)
         if eps > 0:
@@ -120,7 +120,8 @@ def forward(h_res: Tensor, eps: float, num_iters: int, recipe: str) -> Tuple[Ten
             v = v * 0.0  # without what is carried
     elif _small_columns(eps, recipe):
         v = ops.exp(ops.minimum(shift, _FLOAT32_RANGE))
-    rows, columns = (), ()
+    rows: Tuple[Tensor, ...] = ()
+    columns: Tuple[Tensor, ...] = ()
     small = _small_columns(eps, recipe)
     for k in range(num_iters):
         if k > 0 or paper:
@@ -151,7 +152,8 @@ def backward(grad: Tensor, h_res: Tensor, scalings: Tensor, eps: float, num_iter
     gv = -(c * c * bmm_tn(grad_m, r))
     gu = -(r * r * bmm(grad_m, c))
     first = 0 if recipe == "paper" else 1
-    left, right = (), ()
+    left: Tuple[Tensor, ...] = ()
+    right: Tuple[Tensor, ...] = ()
     piece = max(1, _PREPARED // n)
     for end in range(num_iters, 0, -piece):
         begin = max(0, end - piece)
