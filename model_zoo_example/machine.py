@@ -32,8 +32,10 @@ def set_up(settings: Settings) -> Place:
     try:
         ms.set_device(settings.device)
     except (RuntimeError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise SettingsError(f"device {settings.device}: MindSpore cannot use it here: {reason}") from error
+        # a process that has computed already cannot choose again, and need not where the choice is the same
+        if "has been initialized" not in str(error) or ms.get_context("device_target") != settings.device:
+            reason = str(error).strip().splitlines()[0]
+            raise SettingsError(f"device {settings.device}: MindSpore cannot use it here: {reason}") from error
     if settings.device == "Ascend":
         ms.set_context(jit_config={"jit_level": "O0"})
     processes = int(os.environ.get("MS_WORKER_NUM", "1"))
