@@ -94,8 +94,6 @@ def test_settings_that_decide_what_is_computed_are_told_from_those_that_do_not()
 
 def test_the_ascend_config_is_a_size_for_eight_devices_and_the_kernels() -> None:
     """One block at full size is built; the network is 24 of them."""
-    import mindspore as ms
-
     from model_zoo_example.model import Transformer
 
     values: Dict[str, Any] = read_config(find_config("ascend"))
@@ -104,7 +102,6 @@ def test_the_ascend_config_is_a_size_for_eight_devices_and_the_kernels() -> None
     assert settings.num_streams in (4, 6, 8)
     assert settings.batch_size % (8 * settings.accumulation) == 0
     one = dataclasses.replace(settings, num_layers=1, dtype="float32", device="CPU")
-    ms.set_device("CPU")
     network = Transformer(one)
     block = sum(p.size for p in network.blocks.trainable_params())
     rest = sum(p.size for p in network.trainable_params()) - block
