@@ -99,7 +99,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     for parameter in network.trainable_params():
         parameter.set_data(Tensor(rng.normal(0, 0.3, parameter.shape).astype(np.float32)))
-    step = nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 1e-5, 0.9))
+    step = nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 1e-6, 0.9))
     rows, columns = BATCH // options.batch, SEQUENCE // options.sequence
     mine = (slice(row * rows, (row + 1) * rows), slice(column * columns, (column + 1) * columns))
     losses = []
