@@ -71,6 +71,16 @@ def test_columns_that_underflow_equal_float64(mode, backend, recipe, eps):
 
 
 @pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize(("recipe", "eps"), [("paper", 1e-6), ("paper", 0.0), ("deepseek_v4", 0.0)])
+def test_what_is_not_a_number_stays_visible(mode, backend, recipe, eps):
+    h = np.zeros((3, 4, 4), np.float32)
+    h[0, 1, 2], h[1, 3, 0] = np.nan, np.inf
+    out = as_numpy(MhcSinkhorn(3, eps, recipe, backend=backend)(Tensor(h)))
+    assert np.isnan(out[:2]).all()
+    np.testing.assert_allclose(out[2], 0.25, rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", backends())
 @pytest.mark.parametrize(
     ("mode", "num_iters", "recipe", "spread", "eps"),
     [

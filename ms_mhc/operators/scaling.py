@@ -75,11 +75,13 @@ def _log_softmax(h_res: Tensor) -> Tensor:
 
 
 def _log_start(h_res: Tensor, eps: float, recipe: str) -> Tensor:
-    """The logarithms of the matrices [T, N, N] before the first step."""
-    if recipe == "paper":
-        return h_res - ops.amax(h_res, -1, keepdims=True)
-    logs = _log_softmax(h_res)
-    if eps == 0:
+    """The logarithms of the matrices [T, N, N] before the first step.
+
+    A NaN makes its whole matrix NaN, as dividing by sums would: MindSpore's maxima and minima drop it on the CPU.
+    """
+    logs = h_res - ops.amax(h_res, -1, keepdims=True) if recipe == "paper" else _log_softmax(h_res)
+    logs = logs + 0.0 * mint.sum(ops.exp(logs), (-2, -1), True)
+    if recipe == "paper" or eps == 0:
         return logs
     log_eps = _log(eps)
     return ops.maximum(logs, log_eps) + ops.log1p(ops.exp(-ops.abs(logs - log_eps)))
