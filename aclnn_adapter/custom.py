@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import tempfile
 import threading
@@ -32,33 +33,53 @@ _REGISTERED_TYPES = {
 }
 X_DTYPES = ("bfloat16", "float16")
 
-_CACHE_VARIABLE = "MS_COMPILER_CACHE_PATH"
+_CACHE_VARIABLE, _HEADERS_VARIABLE = "MS_COMPILER_CACHE_PATH", "ASCEND_CUSTOM_OPP_PATH"
 _build_lock = threading.Lock()
 _folder: List[str] = []
 
 
 def _process_folder() -> str:
-    """A folder for this process's callbacks, made at the first call and removed at exit."""
+    """A folder for this process's callbacks, made at the first call and removed at exit.
+
+    MindSpore splits its compiler's options at blanks, and the names of sources at colons.
+    """
     if not _folder:
-        _folder.append(tempfile.mkdtemp(prefix="aclnn_adapter_"))
+        parents = (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")
+        usable = (p for p in parents if not re.search(r"[\s:]", p) and os.access(p, os.W_OK | os.X_OK))
+        _folder.append(tempfile.mkdtemp(prefix="aclnn_adapter_", dir=next(usable, None)))
         owner = os.getpid()
         atexit.register(lambda: shutil.rmtree(_folder[0], ignore_errors=True) if os.getpid() == owner else None)
     return _folder[0]
 
 
 @contextmanager
-def _callbacks_in_process_folder() -> Iterator[None]:
-    """MindSpore writes callbacks where an environment variable says; set it only while it does."""
+def _environment(operator: Operator) -> Iterator[None]:
+    """Environment variables, only while MindSpore generates and compiles the callback of an operator.
+
+    One says where it writes them. The other says where it looks for headers first: it finds a declaration of the
+    contract there. The vendor's was compared with the contract, and MindSpore's parser knows one way to write it only.
+    """
+    headers = Path(_process_folder()) / "headers"
+    header = headers / "op_api/include" / operator.header
+    header.parent.mkdir(parents=True, exist_ok=True)
+    wanted = {_CACHE_VARIABLE: _process_folder(), _HEADERS_VARIABLE: str(headers)}
     with _build_lock:
-        before = os.environ.get(_CACHE_VARIABLE)
-        os.environ[_CACHE_VARIABLE] = _process_folder()
+        header.write_text(declaration(operator))
+        before = {name: os.environ.get(name) for name in wanted}
+        os.environ.update(wanted)
         try:
             yield
         finally:
-            if before is None:
-                del os.environ[_CACHE_VARIABLE]
-            else:
-                os.environ[_CACHE_VARIABLE] = before
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+def declaration(operator: Operator) -> str:
+    """The declaration of the operator's GetWorkspaceSize, as MindSpore's parser wants it written."""
+    return f"aclnnStatus {operator.symbols[0]}({', '.join(f'{t} p{i}' for i, t in enumerate(operator.c_types))});\n"
 
 
 def registration(operator: Operator) -> Dict[str, Any]:
@@ -135,7 +156,7 @@ class AclnnKernel(ops.Custom):
             source = Path(_process_folder()) / f"{operator.name}_{'_'.join(map(str, known.values()))}.cc"
             source.write_text(shape_function(operator, **known))
             function, python = f"{source}:{operator.name}", None
-        with _callbacks_in_process_folder():
+        with _environment(operator):
             super().__init__(function, python, dtypes, func_type="aot", reg_info=registration(operator))
         self._call = _as_graph(self)
 

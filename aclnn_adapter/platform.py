@@ -9,6 +9,7 @@ import ctypes
 import itertools
 import os
 import re
+import shutil
 import threading
 from functools import cache
 from pathlib import Path
@@ -203,7 +204,8 @@ def refusal(operator: Operator) -> Optional[str]:
         return f"the soc is unknown: neither MindSpore nor CANN's runtime names it {why}"
     if soc not in operator.limits:
         return f"{operator.name} is not available on {soc}, only on {', '.join(operator.limits)}"
-    return _cann_refusal(operator.name, str(cann_home()), os.environ.get("ASCEND_CUSTOM_OPP_PATH", ""))
+    reason = _cann_refusal(operator.name, str(cann_home()), os.environ.get("ASCEND_CUSTOM_OPP_PATH", ""))
+    return reason or _compiling_refusal(os.environ.get("ASCEND_OPP_PATH"), os.environ.get("PATH"))
 
 
 @cache
@@ -215,3 +217,20 @@ def _cann_refusal(name: str, home: str, custom: str) -> Optional[str]:
         version = cann_version()
         return f"CANN{f' {version}' if version else ''} at {home} does not export {' or '.join(missing)}"
     return header_difference(operator)
+
+
+@cache
+def _compiling_refusal(opp: Optional[str], path: Optional[str]) -> Optional[str]:
+    """Why MindSpore cannot compile the few lines of C++ by which it calls a kernel; ``path`` is that of programs."""
+    if not opp:
+        return "ASCEND_OPP_PATH is not set, which MindSpore needs to call a kernel; source CANN's set_env.sh"
+    header = Path(opp.split("opp")[0]) / "include/acl/acl_base.h"  # as MindSpore takes it from there
+    if not header.is_file():
+        return f"ASCEND_OPP_PATH is {opp}, so MindSpore wants {header} to call a kernel, which is not there"
+    if " " in str(header):
+        return (
+            f"MindSpore cannot use CANN under a path with a blank, {header.parents[2]}; make a link without one to it"
+        )
+    if shutil.which("g++", path=path) is None:
+        return "MindSpore compiles the call of a kernel with g++, which is not on the PATH; install it"
+    return None

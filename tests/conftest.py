@@ -7,8 +7,14 @@ from typing import Any, Callable, Iterator
 
 import mindspore as ms
 import pytest
+from hypothesis import HealthCheck, settings
 
 logging.getLogger("ms_mhc").setLevel(logging.DEBUG)
+
+_EVERY = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
+settings.register_profile("same", derandomize=True, max_examples=5, database=None, **_EVERY)
+settings.register_profile("long", max_examples=2000, print_blob=True, **_EVERY)
+settings.load_profile("same")
 
 
 @pytest.fixture(autouse=True)

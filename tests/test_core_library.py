@@ -89,6 +89,15 @@ def test_something_else_in_place_of_the_library(tmp_path: Path, monkeypatch: pyt
 
 
 @needs_library
+@pytest.mark.parametrize("left", [100, 0.5, 0.999])
+def test_a_library_of_which_a_part_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: float) -> None:
+    whole = csrc.LIBRARY.read_bytes()
+    monkeypatch.setattr(csrc, "LIBRARY", tmp_path / "libms_mhc_cpu.so")
+    csrc.LIBRARY.write_bytes(whole[: int(left * len(whole)) if left < 1 else int(left)])
+    assert str(csrc.refusal()).startswith("libms_mhc_cpu.so cannot be loaded (a part of the file is missing)")
+
+
+@needs_library
 def test_a_library_of_a_version_without_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "old.cc"
     source.write_text('extern "C" int MhcPre() { return 0; }\n')
@@ -188,6 +197,15 @@ def test_the_build_runs_where_the_library_is_missing_or_stale(package: Path, tmp
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(library)
     assert library.read_text() == "nothing\n"
+
+
+def test_eight_builds_at_once_leave_one_complete_library(package: Path, tmp_path: Path) -> None:
+    command = [sys.executable, str(package / "ms_mhc/csrc/build.py")]
+    environment = {**os.environ, "CXX": str(tmp_path / "compiler")}
+    builds = [subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) for _ in range(8)]
+    assert [build.wait(300) for build in builds] == [0] * 8
+    assert (package / "ms_mhc/csrc" / csrc.LIBRARY.name).read_text() == "nothing\n"
+    assert not list((package / "ms_mhc/csrc").glob("ms_mhc_build_*"))
 
 
 @needs_library

@@ -14,10 +14,11 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor
+from mindspore.ops.operations._custom_ops_utils import CustomInfoGenerator
 
 from aclnn_adapter import custom, platform
 from aclnn_adapter.custom import AclnnKernel
-from aclnn_adapter.operators import MHC_PRE, MHC_PRE_BACKWARD, TENSOR, Operator
+from aclnn_adapter.operators import MHC_PRE, MHC_PRE_BACKWARD, OPERATORS, TENSOR, Operator
 from ms_mhc import MhcPre, __main__, info, mhc_pre
 from ms_mhc.backends import registry
 from ms_mhc.backends.registry import Job
@@ -281,15 +282,57 @@ def test_kernel_refuses_to_be_made_where_it_cannot_be_called() -> None:
         AclnnKernel(MHC_PRE)
 
 
-def test_callbacks_go_into_a_folder_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_is_changed_only_while_a_callback_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     for before in (None, "/somewhere"):
-        if before is None:
-            monkeypatch.delenv("MS_COMPILER_CACHE_PATH", raising=False)
-        else:
-            monkeypatch.setenv("MS_COMPILER_CACHE_PATH", before)
-        with custom._callbacks_in_process_folder():
+        for name in ("MS_COMPILER_CACHE_PATH", "ASCEND_CUSTOM_OPP_PATH"):
+            if before is None:
+                monkeypatch.delenv(name, raising=False)
+            else:
+                monkeypatch.setenv(name, before)
+        with custom._environment(MHC_PRE):
             assert Path(os.environ["MS_COMPILER_CACHE_PATH"]).is_dir()
-        assert os.environ.get("MS_COMPILER_CACHE_PATH") == before
+        assert os.environ.get("MS_COMPILER_CACHE_PATH") == os.environ.get("ASCEND_CUSTOM_OPP_PATH") == before
+
+
+@pytest.mark.parametrize("folder", ["t m p", "a:b"])
+def test_callbacks_go_where_mindspore_can_compile_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    (tmp_path / folder).mkdir()
+    monkeypatch.setattr(custom.tempfile, "tempdir", str(tmp_path / folder))
+    monkeypatch.setattr(custom, "_folder", [])
+    assert not set(custom._process_folder()) & set(" :")
+
+
+@pytest.mark.parametrize("operator", OPERATORS.values(), ids=str)
+def test_mindspore_reads_the_c_types_of_the_contract_whatever_the_header_looks_like(
+    cann: Path, operator: Operator
+) -> None:
+    place(cann, operator, f"aclnnStatus ACLNN_CALL {operator.symbols[0]} (\nIN const aclTensor *x);")
+    with custom._environment(operator):
+        assert CustomInfoGenerator(operator.name).get_aclnn_api_types() == list(operator.c_types)
+
+
+def test_kernels_are_refused_where_mindspore_cannot_compile_their_call(
+    cann: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "device_target", lambda: "Ascend")
+    monkeypatch.setattr(platform, "soc_version", lambda: "ascend950")
+    monkeypatch.setattr(platform, "_cann_refusal", lambda *_: None)
+    assert f"MindSpore wants {cann}/include/acl/acl_base.h" in str(platform.refusal(MHC_PRE))
+    for home in (cann, cann.with_name("c ann"), cann.with_name("oppo") / "cann"):
+        (home / "include/acl").mkdir(parents=True)
+        (home / "include/acl/acl_base.h").touch()
+    platform._compiling_refusal.cache_clear()  # it was asked before the header was there
+    assert platform.refusal(MHC_PRE) is None
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert "with g++, which is not on the PATH" in str(platform.refusal(MHC_PRE))
+    monkeypatch.setenv("ASCEND_OPP_PATH", str(cann.with_name("c ann") / "opp"))
+    assert "cannot use CANN under a path with a blank" in str(platform.refusal(MHC_PRE))
+    monkeypatch.setenv("ASCEND_OPP_PATH", str(cann.with_name("oppo") / "cann/opp"))
+    assert "so MindSpore wants" in str(platform.refusal(MHC_PRE))
+    monkeypatch.delenv("ASCEND_OPP_PATH")
+    assert "ASCEND_OPP_PATH is not set" in str(platform.refusal(MHC_PRE))
 
 
 def run(*arguments: str) -> List[str]:

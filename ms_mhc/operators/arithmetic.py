@@ -36,11 +36,19 @@ def plus_bmm(before: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 # MindSpore's CPU adds one after the other in fp32, so that the error grows with the length of a sum.
 _LONGEST_SUM = 128
+# Below it exp(-z) is infinite in float32, and the derivative of 1 / (1 + exp(-z)) no number.
+_LEAST_LOGIT = -87.0
 
 
 def float32(x: Tensor) -> Tensor:
     """x in float32."""
     return ops.cast(x, ms.float32)
+
+
+def sigmoid(z: Tensor) -> Tensor:
+    """The logistic function, each number by itself: MindSpore's CPU sigmoid rounds all differently where one is NaN."""
+    bounded = mint.where(z < _LEAST_LOGIT, _LEAST_LOGIT, z)  # mint.clamp would lose NaN on the CPU
+    return mint.reciprocal(1.0 + ops.exp(-bounded))
 
 
 @constexpr

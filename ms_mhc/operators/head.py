@@ -13,7 +13,7 @@ from aclnn_adapter.operators import Argument, Operator
 from ms_mhc import checks
 from ms_mhc.dispatch import CELLS_KEPT, specs
 from ms_mhc.operators import initial
-from ms_mhc.operators.arithmetic import bmm, float32, matmul_nt, sum_of_row
+from ms_mhc.operators.arithmetic import bmm, float32, matmul_nt, sigmoid, sum_of_row
 from ms_mhc.operators.precision import Float32Cell, GateCell, called_eagerly, local, run_eagerly
 
 
@@ -63,7 +63,7 @@ class _Head(Float32Cell):
         streams = float32(x).reshape(-1, n, d)
         flat = streams.reshape(-1, n * d)
         inv_rms = 1.0 / ops.sqrt(sum_of_row(flat * flat) / (n * d) + self.norm_eps)
-        gates = ops.sigmoid(matmul_nt(flat, phi) * inv_rms * scale + bias) + self.hc_eps
+        gates = sigmoid(matmul_nt(flat, phi) * inv_rms * scale + bias) + self.hc_eps
         out = bmm(gates.reshape(-1, 1, n), streams)
         return ops.cast(out.reshape(x.shape[:-2] + (d,)), x.dtype)
 

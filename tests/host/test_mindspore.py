@@ -175,7 +175,7 @@ print(MSContext.get_instance().get_ascend_soc_version())
     assert "aclnnMhcPre: there is no kernel for ascend910b" in result.errors
 
 
-def test_two_processes_at_once_build_once_and_both_work(host: Host) -> None:
+def test_eight_processes_at_once_build_once_and_all_work(host: Host) -> None:
     host.run("pass")
     (host.folder / "fresh").mkdir()
     (host.folder / "fresh/objects").symlink_to(cache_root() / "objects")  # what was compiled before
@@ -183,11 +183,11 @@ def test_two_processes_at_once_build_once_and_both_work(host: Host) -> None:
     command = host.command("import os; print(os.environ['ASCEND_HOME_PATH'])")
     processes = [
         subprocess.Popen(command, cwd=host.folder, env=host.environment, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
+        for _ in range(8)
     ]
     outputs = [p.communicate(timeout=600)[0] for p in processes]
-    assert [p.returncode for p in processes] == [0, 0]
-    assert outputs[0] == outputs[1]
+    assert [p.returncode for p in processes] == [0] * 8
+    assert len(set(outputs)) == 1
     assert outputs[0].startswith(str(host.folder / "fresh"))
     left = sorted(p.name for p in next((host.folder / "fresh").glob("mindspore-*")).iterdir())
     assert left == ["lock", "objects", "plain"]
