@@ -23,12 +23,6 @@ bmm_tn = ops.BatchMatMul(transpose_a=True)
 bmm_nt = ops.BatchMatMul(transpose_b=True)
 
 
-@constexpr
-def fused() -> bool:
-    """Whether the device adds to a product in the same launch: MindSpore has no such kernel for the CPU."""
-    return bool(ms.get_context("device_target") == "Ascend")
-
-
 def plus_bmm(before: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """before + a @ b."""
     return mint.baddbmm(before, a, b) if fused() else before + bmm(a, b)
@@ -45,8 +39,16 @@ def float32(x: Tensor) -> Tensor:
     return ops.cast(x, ms.float32)
 
 
+@constexpr
+def fused() -> bool:
+    """Whether the device adds to a product in the same launch: MindSpore has no such kernel for the CPU."""
+    return bool(ms.get_context("device_target") == "Ascend")
+
+
 def sigmoid(z: Tensor) -> Tensor:
     """The logistic function, each number by itself: MindSpore's CPU sigmoid rounds all differently where one is NaN."""
+    if fused():
+        return ops.sigmoid(z)
     bounded = mint.where(z < _LEAST_LOGIT, _LEAST_LOGIT, z)  # mint.clamp would lose NaN on the CPU
     return mint.reciprocal(1.0 + ops.exp(-bounded))
 

@@ -22,6 +22,7 @@ from ms_mhc.operators.arithmetic import (
     matmul_nt,
     matmul_tn,
     plus_bmm,
+    sigmoid,
     sum_of_row,
     sum_over_tokens,
     unit_matrix,
@@ -160,8 +161,9 @@ def _forward(
     inv_rms = ops.rsqrt(sum_of_row(flat * flat) / (n * d) + norm_eps)
     h_mix = matmul_nt(flat, phi)
     h_2 = h_mix * inv_rms * _alpha_of_each(alpha, n) + bias
-    h_pre = ops.sigmoid(h_2[:, :n]) + hc_eps
-    h_post = 2.0 * ops.sigmoid(h_2[:, n : 2 * n])
+    gates = sigmoid(h_2[:, : 2 * n])
+    h_pre = gates[:, :n] + hc_eps
+    h_post = 2.0 * gates[:, n:]
     h_res = h_2[:, 2 * n :]
     h_in = bmm(h_pre.reshape(-1, 1, n), x)
     return (
