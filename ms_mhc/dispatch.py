@@ -91,6 +91,7 @@ def cell_for(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tup
     layout = parallel.for_mode(caller, chosen.layout)
     if layout is not None:
         job, here, cell = _chosen(caller, name, arguments, attributes, chosen)
+        parallel.for_mode(caller, layout, len(arguments[0][0]))
         known = {} if job.num_iters is None else {"I": job.num_iters}
         return Distributed(cell, here.forward.kernel(job.without_sizes(), FORWARD), known, layout)
     try:
