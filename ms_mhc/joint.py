@@ -8,7 +8,7 @@ goes where follows from their names.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from mindspore import Tensor, mint, nn
 from mindspore._c_expression import MixedPrecisionType
@@ -117,14 +117,15 @@ class Distributed(Placed):
     """
 
     def __init__(self, joined: Joined, forward: Kernel, known: Dict[str, int], layout: Any) -> None:
-        functions = {
+        functions: Dict[int, Tuple[Callable[..., Any], Callable[..., Any]]] = {
             1: (self.forward_1, self.backward_1),
             2: (self.forward_2, self.backward_2),
             3: (self.forward_3, self.backward_3),
             4: (self.forward_4, self.backward_4),
             5: (self.forward_5, self.backward_5),
         }
-        super().__init__(forward.contract, layout, *functions[len(forward.inputs)], share=joined.share, **known)
+        function, gradients = functions[len(forward.inputs)]
+        super().__init__(forward.contract, layout, function, gradients, joined.share, known)
         self.joined = joined
 
     def forward(self, inputs: Tensors) -> Any:

@@ -6,7 +6,7 @@ split like those of x, N and D never are, and parameters are replicated.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Sequence, Tuple
+from typing import Any, Callable, Mapping, Optional, Sequence, Tuple
 
 import mindspore as ms
 from mindspore import Tensor, nn
@@ -133,12 +133,12 @@ class Placed(nn.Cell):
         function: Callable[..., Any],
         backward: Optional[Callable[..., Any]] = None,
         share: bool = False,
-        **known: int,
+        known: Optional[Mapping[str, int]] = None,
     ) -> None:
         super().__init__()
         self.share = share
         self.single = len(contract.outputs) == 1 and not share
-        self.infer_shapes, self.infer_dtypes = infer_functions(contract, **known)
+        self.infer_shapes, self.infer_dtypes = infer_functions(contract, **(known or {}))
         self.morph = Morph(function, self.shapes, self.dtypes, backward)
         self.morph.add_prim_attr("self_define_shard", True)
         for name in ("side_effect_mem", "side_effect_io", "side_effect_backprop"):

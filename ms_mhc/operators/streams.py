@@ -83,7 +83,7 @@ def _expanding(h: Any, num_streams: Any, layout: Any) -> Any:
     n = int(num_streams)
     made = _expand((1,) * (len(shape) - 1) + (n, 1))
     placed = _placed("expand_streams", layout, len(shape) + 1)
-    return made if placed is None else parallel.Placed(_EXPAND, placed, made.formula, N=n)
+    return made if placed is None else parallel.Placed(_EXPAND, placed, made.formula, known={"N": n})
 
 
 @constexpr(check=False)
