@@ -131,6 +131,7 @@ def test_recompute_repeats_the_branch_and_what_reads_the_streams(compiled: Dict[
     """MhcPre, so that h_in is not kept. The rest of the kernels runs once: to MindSpore their backwards are no such."""
     graph = compiled["recompute"]
     assert weights(graph.outputs("AllReduce")) == sorted(PARAMETERS)
+    assert graph.outputs("AllGather") == keys(8, 2) * 2
     assert len(graph.outputs("Tanh")) == 2 * 2
     shapes = graph.outputs("Custom")
     assert len(shapes) == 2 * (3 + 1 + 3)
