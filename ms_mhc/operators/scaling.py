@@ -13,7 +13,7 @@ iterations come in blocks, and each block starts from the logarithms of the matr
 from __future__ import annotations
 
 import math
-from typing import Optional, Tuple
+from typing import Any, Tuple
 
 import mindspore as ms
 import numpy as np
@@ -75,11 +75,13 @@ def _log_softmax(h_res: Tensor) -> Tensor:
 
 
 def _log_start(h_res: Tensor, eps: float, recipe: str) -> Tensor:
-    """The logarithms of the matrices [T, N, N] before the first step."""
-    if recipe == "paper":
-        return h_res - ops.amax(h_res, -1, keepdims=True)
-    logs = _log_softmax(h_res)
-    if eps == 0:
+    """The logarithms of the matrices [T, N, N] before the first step.
+
+    A NaN makes its whole matrix NaN, as dividing by sums would: MindSpore's maxima and minima drop it on the CPU.
+    """
+    logs = h_res - ops.amax(h_res, -1, keepdims=True) if recipe == "paper" else _log_softmax(h_res)
+    logs = logs + 0.0 * mint.sum(ops.exp(logs), (-2, -1), True)
+    if recipe == "paper" or eps == 0:
         return logs
     log_eps = _log(eps)
     return ops.maximum(logs, log_eps) + ops.log1p(ops.exp(-ops.abs(logs - log_eps)))
@@ -111,7 +113,7 @@ def _next_logs(logs: Tensor, shift: Tensor, r: Tensor, c: Tensor, eps: float, co
 
 
 def _block(
-    m: Tensor, m_t: Tensor, shift: Optional[Tensor], eps: float, r: Tensor, count: int, row_first: bool, n: int
+    m: Tensor, m_t: Tensor, shift: Any, eps: float, r: Tensor, count: int, row_first: bool, n: int
 ) -> Tuple[small.Vectors, small.Vectors]:
     """r and c of each of so many iterations. A shift, if there is one, is that of the columns of m."""
     bounded = shift is not None
@@ -163,7 +165,7 @@ def forward(h_res: Tensor, eps: float, num_iters: int, recipe: str) -> Tuple[Ten
 def _block_back(
     grad: Tensor,
     m: Tensor,
-    shift: Optional[Tensor],
+    shift: Any,
     eps: float,
     saved: Tensor,
     vectors: small.Vectors,
@@ -216,7 +218,7 @@ def backward(
         grad = small.plain(grad, n) * (softmax / m)
         return grad - softmax * mint.sum(grad, -1, True)
     logs, shift = _shifted(_log_start(h_res, eps, recipe))
-    starts = ((logs, shift),)
+    starts: Tuple[Tuple[Tensor, Tensor], ...] = ((logs, shift),)
     blocks = _blocks(n, num_iters)
     for begin, end in blocks[:-1]:
         logs, shift = starts[-1]

@@ -1,9 +1,8 @@
 """An N*N matrix for each token, and vectors of N, in the form in which they are multiplied fastest.
 
-On Ascend, and called eagerly, a matrix is [T, N, N] and a vector [T, N, 1]: the number of operators counts, and
-``baddbmm`` adds to a product in the same launch (MindSpore has no such kernel for the CPU). In the CPU's graphs a matrix
-is [T, N*N] and a vector [T, N]: MindSpore's batched products of small matrices are several times slower there than
-products of all tokens with one constant matrix, of zeros and ones, that repeats or sums.
+On Ascend, and called eagerly, a matrix is [T, N, N] and a vector [T, N, 1]: there the number of operators counts. In
+the CPU's graphs a matrix is [T, N*N] and a vector [T, N]: MindSpore's batched products of small matrices are several
+times slower there than products of all tokens with one constant matrix, of zeros and ones, that repeats or sums.
 """
 
 from __future__ import annotations
@@ -15,14 +14,9 @@ import numpy as np
 from mindspore import Tensor, mint, ops
 from mindspore.ops import constexpr
 
-from ms_mhc.operators.arithmetic import bmm, bmm_nt, bmm_tn, matmul
+from ms_mhc.operators.arithmetic import bmm, bmm_nt, bmm_tn, fused, matmul
 
 Vectors = Tuple[Tensor, ...]
-
-
-@constexpr
-def _fused() -> bool:
-    return bool(ms.get_context("device_target") == "Ascend")
 
 
 @constexpr(get_instance=False)
@@ -138,7 +132,7 @@ def of_rows(before: Tensor, share: float, m: Tensor, v: Tensor, n: int) -> Tenso
     """share * before + m @ v."""
     if _flat():
         return matmul(m * matmul(v, _repeated(n, False)), _summed(n, True)) + before * share
-    if _fused():
+    if fused():
         return mint.baddbmm(before, m, v, beta=share)
     return mint.add(bmm(m, v), before, alpha=share)
 
@@ -151,24 +145,30 @@ def of_columns(before: Tensor, share: float, m: Tensor, m_t: Tensor, v: Tensor, 
 
 
 def prepared(factors: Tensor, count: int, m: Tensor, n: int) -> Vectors:
-    """For :func:`less_rows` and :func:`less_columns`: for each of the saved factors diag(-factor) @ m."""
+    """For :func:`less_rows` and :func:`less_columns`: for each of the saved factors diag(factor) @ m."""
     if _flat():
         return each(factors, count)
-    return each((-factors.expand_dims(-1) * m.expand_dims(2)).reshape(-1, n, count * n), count)
+    return each((factors.expand_dims(-1) * m.expand_dims(2)).reshape(-1, n, count * n), count)
+
+
+def _less(before: Tensor, share: float, m: Tensor, v: Tensor) -> Tensor:
+    if fused():
+        return mint.baddbmm(before, m, v, beta=share, alpha=-1)
+    return mint.sub(before * share, bmm(m, v)) if share != 1.0 else before - bmm(m, v)
 
 
 def less_rows(before: Tensor, share: float, factor: Tensor, m: Tensor, v: Tensor, n: int) -> Tensor:
     """share * before - diag(factor) @ m @ v, with a factor from :func:`prepared`."""
     if _flat():
         return before * share - factor * matmul(m * matmul(v, _repeated(n, False)), _summed(n, True))
-    return of_rows(before, share, factor, v, n)
+    return _less(before, share, factor, v)
 
 
 def less_columns(before: Tensor, share: float, factor: Tensor, m: Tensor, v: Tensor, n: int) -> Tensor:
     """share * before - diag(factor) @ m.T @ v, with a factor from :func:`prepared` of the transposed matrices."""
     if _flat():
         return before * share - factor * matmul(m * matmul(v, _repeated(n, True)), _summed(n, False))
-    return of_rows(before, share, factor, v, n)
+    return _less(before, share, factor, v)
 
 
 def outer_products(left: Vectors, right: Vectors, n: int) -> Tensor:
