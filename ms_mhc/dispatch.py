@@ -33,6 +33,7 @@ class Options(NamedTuple):
     share: bool = False  # hand x on as one more output
     sizes: Optional[Tuple[int, int]] = None  # N and D, where the caller fixes them
     layout: Any = None  # of x, in a graph that is distributed over devices
+    recompute: bool = False  # compute it again in the backward, in such a graph; elsewhere MindSpore sees to it
     eager_kernels: bool = False  # auto takes the vendor's kernels where an operator is called eagerly, too
 
 
@@ -90,15 +91,26 @@ def cell_for(caller: str, name: str, arguments: Tuple[Any, ...], attributes: Tup
     chosen = Options(*options)
     layout = parallel.for_mode(caller, chosen.layout)
     if layout is not None:
-        job, here, cell = _chosen(caller, name, arguments, attributes, chosen)
-        known = {} if job.num_iters is None else {"I": job.num_iters}
-        return Distributed(cell, here.forward.kernel(job.without_sizes(), FORWARD), known, layout)
+        job, here, _ = _chosen(caller, name, arguments, attributes, chosen)
+        parallel.for_mode(caller, layout, len(arguments[0][0]))
+        return _distributed(here, job, chosen)
     try:
         return _cell(caller, name, arguments, attributes, tuple(map(type, attributes)), chosen, _here())
     except TypeError as error:
         if "unhashable" not in str(error):
             raise
         return _chosen(caller, name, arguments, attributes, chosen)[2]  # which says what is wrong with the argument
+
+
+def _distributed(here: Choice, job: Job, options: Options) -> Distributed:
+    whole = job.without_sizes()
+    forward, backward = here.forward.kernel(whole, FORWARD), here.backward.kernel(whole, BACKWARD)
+    primitive = getattr(forward.call, "kernel", None)
+    if options.recompute and primitive is not None:
+        primitive.add_prim_attr("recompute", True)  # a Morph's function is outside the scope that recompute() marks
+    known = {} if job.num_iters is None else {"I": job.num_iters}
+    joined_here = Joined(job.operation, forward, backward, options.share)
+    return Distributed(joined_here, forward, known, options.layout)
 
 
 def _here() -> Tuple[Any, ...]:

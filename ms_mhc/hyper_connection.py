@@ -115,7 +115,8 @@ class HyperConnection(GateCell):
         pre, steps = self.pre, self.sinkhorn
         tensors = (self.streams(x), pre.phi, pre.alpha, pre.bias, pre.gamma)
         attributes = (pre.norm_eps, pre.hc_eps, steps.eps, steps.num_iters, steps.recipe)
-        options = Options(pre.backend, pre.precision, True, (pre.num_streams, pre.hidden_size), pre.layout)
+        sizes = (pre.num_streams, pre.hidden_size)
+        options = Options(pre.backend, pre.precision, True, sizes, pre.layout, self._has_config_recompute)
         read = pre_sinkhorn("HyperConnection", specs(tensors), attributes, options)(present(tensors))
         # no negative index: graphs that are distributed lose the shape of its result
         h_in, h_post, h_res, x = read[0], read[1], read[2], read[len(read) - 1]

@@ -8,18 +8,16 @@ goes where follows from their names.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from mindspore import Tensor, mint, nn
 from mindspore._c_expression import MixedPrecisionType
 from mindspore.common._grad_function import _Function
-from mindspore.ops.operations.debug_ops import Morph
 
-from aclnn_adapter.custom import infer_functions
 from ms_mhc.backends.registry import Kernel
 from ms_mhc.operation import RESIDUAL, Operation
 from ms_mhc.operators.precision import called_eagerly, local, recording, run_eagerly
-from ms_mhc.parallel import laid_out
+from ms_mhc.parallel import Placed
 
 Tensors = Tuple[Tensor, ...]
 
@@ -110,7 +108,7 @@ class Joined(nn.Cell):
         return (grads,)
 
 
-class Distributed(nn.Cell):
+class Distributed(Placed):
     """The same in a graph that MindSpore distributes.
 
     There a cell with a ``bprop`` gets no AllReduce for the gradients of its replicated parameters, a ``Morph`` with a
@@ -119,45 +117,16 @@ class Distributed(nn.Cell):
     """
 
     def __init__(self, joined: Joined, forward: Kernel, known: Dict[str, int], layout: Any) -> None:
-        super().__init__()
-        self.joined = joined
-        self.share = joined.share
-        contract = forward.contract
-        self.infer_shapes, self.infer_dtypes = infer_functions(contract, **known)
-        count = len(forward.inputs)
-        functions = {
+        functions: Dict[int, Tuple[Callable[..., Any], Callable[..., Any]]] = {
             1: (self.forward_1, self.backward_1),
             2: (self.forward_2, self.backward_2),
             3: (self.forward_3, self.backward_3),
             4: (self.forward_4, self.backward_4),
             5: (self.forward_5, self.backward_5),
         }
-        self.single = len(contract.outputs) == 1 and not self.share
-        self.morph = Morph(functions[count][0], self.shapes, self.dtypes, functions[count][1])
-        self.morph.add_prim_attr("self_define_shard", True)
-        for name in ("side_effect_mem", "side_effect_io", "side_effect_backprop"):
-            self.morph.del_prim_attr(name)  # it has none, and with them pipeline stages do not compile
-        inputs = laid_out(layout, [a.shape for a in contract.inputs])
-        outputs = laid_out(layout, [a.shape for a in contract.outputs])
-        self.morph.shard(inputs, outputs + inputs[:1] if self.share else outputs)
-
-    def shapes(self, *inputs: Any) -> Any:
-        """Of all outputs, for the whole tensors."""
-        found = self.infer_shapes(*inputs)
-        outputs = tuple(map(tuple, found)) if isinstance(found, tuple) else (tuple(found),)
-        outputs = outputs + (tuple(inputs[0]),) if self.share else outputs
-        return outputs[0] if self.single else outputs
-
-    def dtypes(self, *inputs: Any) -> Any:
-        """Of all outputs."""
-        found = self.infer_dtypes(*inputs)
-        outputs = found if isinstance(found, tuple) else (found,)
-        outputs = outputs + (inputs[0],) if self.share else outputs
-        return outputs[0] if self.single else outputs
-
-    def construct(self, inputs: Tensors) -> Tensors:
-        out = self.morph(*inputs)
-        return (out,) if self.single else out
+        function, gradients = functions[len(forward.inputs)]
+        super().__init__(forward.contract, layout, function, gradients, joined.share, known)
+        self.joined = joined
 
     def forward(self, inputs: Tensors) -> Any:
         """On the parts of the tensors that are on this device."""

@@ -1,4 +1,4 @@
-"""Starts several processes of one program with MindSpore's launcher, and reads what they print."""
+"""Starts one or several processes of a program, and reads what they leave behind."""
 
 from __future__ import annotations
 
@@ -12,12 +12,20 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+ROOT = Path(__file__).resolve().parents[1]
 MSRUN = Path(sys.executable).with_name("msrun")
 LIMIT = 600  # seconds
+
+
+class Trained(NamedTuple):
+    """What a process has after a case: its losses, the parameters, and the gradients of the last step."""
+
+    losses: List[float]
+    values: Dict[str, np.ndarray]
 
 
 def missing() -> bool:
@@ -25,54 +33,62 @@ def missing() -> bool:
     return not (MSRUN.exists() or shutil.which("msrun"))
 
 
-def losses(text: str) -> List[Dict[str, Any]]:
-    """What a program printed: one entry for every process, by rank."""
-    found = [json.loads(line) for line in re.findall(r"^LOSSES (.*)$", text, re.MULTILINE)]
-    return sorted(found, key=lambda entry: entry["rank"])
+def cases(arguments: Sequence[str]) -> List[List[str]]:
+    """The arguments of a program that does one case after the other, with a plus between them."""
+    found: List[List[str]] = [[]]
+    for argument in arguments:
+        if argument == "+":
+            found.append([])
+        else:
+            found[-1].append(argument)
+    return found
 
 
-def parameters(folder: Path, rank: int) -> Dict[str, np.ndarray]:
-    """What a process saved."""
-    with np.load(folder / f"{rank}.npz") as saved:
-        return dict(saved)
+def joined(wanted: Sequence[Sequence[str]], folder: Path) -> List[str]:
+    """The arguments for these cases; every case saves what it has trained."""
+    found: List[str] = []
+    for case in wanted:
+        found += ["+", *case, "--parameters", str(folder)]
+    return found[1:]
 
 
-def alone(
-    command: Sequence[str], folder: Path, environment: Optional[Mapping[str, str]] = None, under: Sequence[str] = ()
-) -> List[float]:
-    """The losses of one process. ``under`` is what a Python program runs under."""
+def alone(program: str, wanted: Sequence[Sequence[str]], folder: Path) -> List[Trained]:
+    """One process. What it has after each of these cases."""
     done = subprocess.run(
-        [sys.executable, *under, *command],
+        [sys.executable, program, *joined(wanted, folder)],
         cwd=folder,
-        env=environment,
+        env=with_root(os.environ),
         capture_output=True,
         text=True,
         check=False,
         timeout=LIMIT,
     )
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
-    (entry,) = losses(done.stdout)
-    return list(entry["losses"])
+    return [of_ranks[0] for of_ranks in trained(done.stdout, folder, len(wanted), 1)]
 
 
 def together(
     processes: int,
-    command: Sequence[str],
+    program: str,
+    wanted: Sequence[Sequence[str]],
     folder: Path,
     environment: Optional[Mapping[str, str]] = None,
     under: Sequence[str] = (),
-) -> List[List[float]]:
-    """The losses of every process, by rank."""
+) -> List[List[Trained]]:
+    """Several processes. For each of these cases what every rank has.
+
+    ``under`` is what the launcher itself, a Python program, runs under.
+    """
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = int(found.getsockname()[1])
     logs = folder / "logs"
     launcher = str(MSRUN) if MSRUN.exists() else str(shutil.which("msrun"))
     options = [f"--worker_num={processes}", f"--local_worker_num={processes}", f"--master_port={port}", "--join=True"]
-    environment = dict(os.environ if environment is None else environment)
+    environment = with_root(os.environ if environment is None else environment)
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])  # for "python"
     launched = subprocess.Popen(
-        [sys.executable, *under, launcher, *options, f"--log_dir={logs}", *command],
+        [sys.executable, *under, launcher, *options, f"--log_dir={logs}", program, *joined(wanted, folder)],
         cwd=folder,
         env=environment,
         stdout=subprocess.DEVNULL,  # the workers' logs have what they say
@@ -86,6 +102,26 @@ def together(
             os.killpg(launched.pid, signal.SIGKILL)  # whatever is left of the launcher and its workers
     workers = "".join(path.read_text() for path in sorted(logs.glob("worker_*.log")))
     assert status == 0, workers[-4000:]
-    entries = losses(workers)
-    assert [entry["rank"] for entry in entries] == list(range(processes))
-    return [list(entry["losses"]) for entry in entries]
+    return trained(workers, folder, len(wanted), processes)
+
+
+def with_root(environment: Mapping[str, str]) -> Dict[str, str]:
+    """An environment in which programs find the packages of this repository."""
+    paths = [str(ROOT), environment.get("PYTHONPATH", "")]
+    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def trained(text: str, folder: Path, number: int, processes: int) -> List[List[Trained]]:
+    """What processes printed and saved, by case and rank."""
+    printed: Dict[Any, List[float]] = {}
+    for line in re.findall(r"^LOSSES (.*)$", text, re.MULTILINE):
+        entry = json.loads(line)
+        printed[entry["case"], entry["rank"]] = entry["losses"]
+    assert sorted(printed) == [(case, rank) for case in range(number) for rank in range(processes)]
+    found: List[List[Trained]] = []
+    for case in range(number):
+        found.append([])
+        for rank in range(processes):
+            with np.load(folder / f"{case}.{rank}.npz") as saved:
+                found[case].append(Trained(printed[case, rank], dict(saved)))
+    return found

@@ -3,6 +3,7 @@
     --batch 2                every process takes its share of the batch (data parallel)
     --sequence 2             every process takes its share of the sequence (sequence or context parallel)
     --batch 2 --sequence 2   both
+    --batch 2 + --sequence 2 first the one, then the other
 
 The parameters are replicated. The loss of a process is its tokens' part of the whole batch's mean, so the gradients are
 summed over all processes. Only the branch looks at other tokens: it gathers the keys of the whole sequence, which are D
@@ -12,18 +13,16 @@ wide. The N streams of a token never leave its process.
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
-from typing import Optional
+import sys
+from typing import Any, Callable, List
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, mint, nn, ops
+from mindspore import Tensor, nn, ops
 from mindspore.communication import create_group, get_group_size, get_rank, init
 
-from ms_mhc import HyperConnection, expand_streams, merge_streams
-
-BATCH, SEQUENCE, STREAMS, STEPS = 4, 4, 4, 10
+from tests.launch import cases
+from tests.parallel_network import BATCH, SEQUENCE, STEPS, Network, Split, batch, initialise, optimizer_of, report
 
 
 class Gather(nn.Cell):
@@ -39,78 +38,97 @@ class Gather(nn.Cell):
         self.place = Tensor((np.arange(parts) == mine).astype(np.float32).reshape(1, parts, 1, 1))
 
     def construct(self, part: Tensor) -> Tensor:
-        batch, _, size = part.shape
-        return self.sum(part.expand_dims(1) * self.place).reshape(batch, -1, size)
+        rows, _, size = part.shape
+        return self.sum(part.expand_dims(1) * self.place).reshape(rows, -1, size)
 
 
-class Attention(nn.Cell):
-    """One head; the keys are the values too."""
+def one_step(network: nn.Cell, optimizer: nn.Optimizer, way: str, several: bool) -> Callable[..., Any]:
+    """A step of training, in one of the ways that MindSpore has for it."""
+    if way == "graph":
+        return nn.TrainOneStepCell(network, optimizer)  # sums the gradients itself
+    parameters = network.trainable_params()
+    total = nn.DistributedGradReducer(parameters, mean=False) if several else tuple
+    if way == "backward":
+        return backward_step(network, optimizer, total)
+    gradients = ms.value_and_grad(network, None, parameters)
 
-    def __init__(self, size: int, gather: Optional[Gather]) -> None:
-        super().__init__()
-        self.query = nn.Dense(size, size)
-        self.key = nn.Dense(size, size)
-        self.gather = gather
+    def step(h: Tensor, target: Tensor) -> Tensor:
+        loss, grads = gradients(h, target)
+        optimizer(total(grads))
+        return loss
 
-    def construct(self, h: Tensor) -> Tensor:
-        keys = self.key(h)
-        if self.gather is not None:
-            keys = self.gather(keys)
-        scores = mint.matmul(self.query(h), keys.swapaxes(1, 2)) / h.shape[-1] ** 0.5
-        return mint.matmul(mint.softmax(scores, -1), keys)
-
-
-class Loss(nn.Cell):
-    def __init__(self, size: int, gather: Optional[Gather]) -> None:
-        super().__init__()
-        self.layers = nn.SequentialCell([HyperConnection(STREAMS, size, Attention(size, gather)) for _ in range(2)])
-
-    def construct(self, h: Tensor, target: Tensor) -> Tensor:
-        out = merge_streams(self.layers(expand_streams(h, STREAMS)))
-        return ((out - target) ** 2).sum() / (BATCH * SEQUENCE * h.shape[-1])
+    return ms.jit(step) if way == "jit" else step
 
 
-def main() -> None:
+def backward_step(network: nn.Cell, optimizer: nn.Optimizer, total: Callable[..., Any]) -> Callable[..., Any]:
+    """By ``loss.backward()``. MindSpore 2.10 has the engine; libraries over it add these lines."""
+    from mindspore._c_expression import TensorPy, run_backward
+    from mindspore.graph.api import _pynative_executor
+
+    TensorPy.requires_grad = property(lambda s: s._requires_grad, lambda s, v: setattr(s, "_requires_grad", v))
+    TensorPy.grad = property(lambda s: s._grad, lambda s, v: setattr(s, "_grad", v))
+
+    def step(h: Tensor, target: Tensor) -> Tensor:
+        _pynative_executor.set_grad_flag(True)
+        for parameter in optimizer.parameters:
+            parameter.requires_grad, parameter.grad = True, None
+        loss = network(h, target)
+        run_backward((loss,), (ops.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True)
+        _pynative_executor.set_grad_flag(False)
+        optimizer(total(tuple(parameter.grad for parameter in optimizer.parameters)))
+        return loss
+
+    return step
+
+
+def train(number: int, options: argparse.Namespace) -> None:
+    """One case, from new weights."""
+    ms.set_context(mode=ms.GRAPH_MODE if options.way == "graph" else ms.PYNATIVE_MODE)
+    rank, gather = 0, None
+    processes = 1 if options.alone else options.batch * options.sequence
+    if processes > 1:
+        rank = get_rank()
+        assert get_group_size() == processes
+    row, column = divmod(rank, options.sequence)
+    if options.sequence > 1:
+        group = f"row {row} of parts in {options.sequence}"
+        create_group(group, list(range(row * options.sequence, (row + 1) * options.sequence)))
+        gather = Gather(group, options.sequence, column)
+    rows, columns = BATCH // options.batch, SEQUENCE // options.sequence
+    mine = (slice(row * rows, (row + 1) * rows), slice(column * columns, (column + 1) * columns))
+    h, target = (Tensor(values[mine]) for values in batch())
+
+    network = Network(Split(), gather, backend=options.backend, dtype=ms.bfloat16 if options.bfloat16 else ms.float32)
+    initialise(network)
+    optimizer = optimizer_of(network)
+    step = one_step(network, optimizer, options.way, processes > 1)
+    losses = [float(step(h, target).asnumpy()) for _ in range(STEPS)]
+    report(number, rank, losses, optimizer, options.parameters)
+
+
+def main(arguments: List[str]) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch", type=int, default=1, help="processes along the batch")
     parser.add_argument("--sequence", type=int, default=1, help="processes along the sequence")
-    parser.add_argument("--mode", choices=("graph", "pynative"), default="graph")
+    parser.add_argument(
+        "--alone", action="store_true", help="only the first process of a split batch, without the others"
+    )
+    parser.add_argument("--way", choices=("graph", "jit", "value_and_grad", "backward"), default="graph")
     parser.add_argument("--device", default="CPU")
-    parser.add_argument("--size", type=int, default=8, help="D")
-    parser.add_argument("--parameters", help="folder for the trained parameters")
-    options = parser.parse_args()
-    ms.set_context(mode=ms.GRAPH_MODE if options.mode == "graph" else ms.PYNATIVE_MODE, device_target=options.device)
-    if options.device == "Ascend":
+    parser.add_argument("--backend", default="auto")
+    parser.add_argument("--bfloat16", action="store_true", help="streams in bfloat16")
+    parser.add_argument("--parameters", help="folder for the trained parameters and the last gradients")
+    wanted = [parser.parse_args(case) for case in cases(arguments)]
+    ms.set_context(device_target=wanted[0].device)
+    if wanted[0].device == "Ascend":
         ms.set_context(jit_config={"jit_level": "O0"})
-
-    rank, processes, gather = 0, options.batch * options.sequence, None
-    if processes > 1:
+    if not wanted[0].alone and wanted[0].batch * wanted[0].sequence > 1:
+        ms.set_context(mode=ms.GRAPH_MODE)
         init()
-        rank = get_rank()
-        assert get_group_size() == processes
         ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=False)
-    row, column = divmod(rank, options.sequence)
-    if options.sequence > 1:
-        group = f"sequence of row {row}"
-        create_group(group, list(range(row * options.sequence, (row + 1) * options.sequence)))
-        gather = Gather(group, options.sequence, column)
-
-    network = Loss(options.size, gather)
-    rng = np.random.default_rng(0)
-    for parameter in network.trainable_params():
-        parameter.set_data(Tensor(rng.normal(0, 0.3, parameter.shape).astype(np.float32)))
-    step = nn.TrainOneStepCell(network, nn.Momentum(network.trainable_params(), 1e-6, 0.9))
-    rows, columns = BATCH // options.batch, SEQUENCE // options.sequence
-    mine = (slice(row * rows, (row + 1) * rows), slice(column * columns, (column + 1) * columns))
-    losses = []
-    for _ in range(STEPS):
-        h, target = (rng.normal(size=(BATCH, SEQUENCE, options.size)).astype(np.float32) for _ in range(2))
-        losses.append(float(step(Tensor(h[mine]), Tensor(target[mine])).asnumpy()))
-    if options.parameters:
-        values = {parameter.name: parameter.asnumpy() for parameter in network.trainable_params()}
-        np.savez(Path(options.parameters) / f"{rank}.npz", **values)
-    print("LOSSES", json.dumps({"rank": rank, "losses": losses}), flush=True)
+    for number, options in enumerate(wanted):
+        train(number, options)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

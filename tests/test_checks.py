@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Callable, Dict, Type
+from typing import Any, Callable, Dict, Iterator, Type
 
 import mindspore as ms
 import numpy as np
@@ -13,6 +13,7 @@ from mindspore.parallel.shard import Layout
 
 from ms_mhc import (
     HyperConnection,
+    MhcHead,
     MhcPost,
     MhcPre,
     MhcSinkhorn,
@@ -272,10 +273,61 @@ def test_layouts_are_checked_at_construction(layout: Any, error: Type[Exception]
         lambda: MhcPre(4, 8, layout=layout),
         lambda: MhcSinkhorn(layout=layout),
         lambda: MhcPost(layout=layout),
+        lambda: MhcHead(4, 8, layout=layout),
+        lambda: expand_streams(zeros(1, 1, 8), 4, layout=layout),
+        lambda: merge_streams(zeros(1, 1, 4, 8), layout=layout),
     )
     for make in cells:
         with pytest.raises(error, match=part):
             make()
+
+
+@pytest.fixture
+def semi_auto_parallel() -> Iterator[None]:
+    ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
+    yield
+    ms.reset_auto_parallel_context()
+
+
+@pytest.mark.usefixtures("semi_auto_parallel")
+@pytest.mark.parametrize(
+    "name", ["expand_streams", "merge_streams", "mhc_head", "MhcHead", "MhcPre", "HyperConnection"]
+)
+def test_a_missing_layout_is_refused_where_graphs_are_distributed(name: str) -> None:
+    """Also where MindSpore would find strategies of its own: it would gather the streams."""
+    x = zeros(1, 1, 4, 8)
+    calls: Dict[str, Callable[[], Any]] = {
+        "expand_streams": lambda: expand_streams(zeros(1, 1, 8), 4),
+        "merge_streams": lambda: merge_streams(x),
+        "mhc_head": lambda: mhc_head(x, zeros(4, 32), zeros(1), zeros(4)),
+        "MhcHead": lambda: MhcHead(4, 8)(x),
+        "MhcPre": lambda: MhcPre(4, 8)(x),
+        "HyperConnection": lambda: HyperConnection(4, 8, nn.Identity())(x),
+    }
+    with pytest.raises(ValueError, match=f"{name}: parallel_mode is 'semi_auto_parallel', and how x is split was not"):
+        calls[name]()
+
+
+@pytest.mark.usefixtures("semi_auto_parallel")
+def test_a_layout_of_another_rank_is_refused() -> None:
+    layout = Layout((2,), ("dp",))("dp", "None", "None")
+    calls: Any = {
+        "expand_streams": lambda: expand_streams(zeros(1, 1, 8), 4, layout=layout),
+        "merge_streams": lambda: merge_streams(zeros(1, 1, 4, 8), layout=layout),
+        "MhcHead": lambda: MhcHead(4, 8, layout=layout)(zeros(1, 1, 4, 8)),
+        "MhcPre": lambda: MhcPre(4, 8, layout=layout)(zeros(1, 1, 4, 8)),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match=rf"{name}: layout has 3 dimensions, .*, but x has 4"):
+            call()
+
+
+@pytest.mark.usefixtures("semi_auto_parallel")
+def test_a_search_that_cannot_place_the_operators_is_refused() -> None:
+    ms.set_auto_parallel_context(parallel_mode="auto_parallel", search_mode="dynamic_programming")
+    layout = Layout((2,), ("dp",))("dp", "None", "None")
+    with pytest.raises(ValueError, match="MhcHead: MindSpore's search_mode 'dynamic_programming' of auto_parallel"):
+        MhcHead(4, 8, layout=layout)(zeros(1, 4, 8))
 
 
 def test_auto_takes_mindspore_ops_where_custom_libraries_are_not_allowed(

@@ -10,7 +10,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.ops import constexpr
 
 from aclnn_adapter.operators import Argument, Operator
-from ms_mhc import checks
+from ms_mhc import checks, parallel
 from ms_mhc.dispatch import CELLS_KEPT, specs
 from ms_mhc.operators import initial
 from ms_mhc.operators.arithmetic import bmm, float32, matmul_nt, sigmoid, sum_of_row
@@ -53,12 +53,16 @@ class _Head(Float32Cell):
         self.norm_eps = norm_eps
         self.hc_eps = hc_eps
 
-    def __call__(self, *tensors: Tensor) -> Tensor:
+    def __call__(self, tensors: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
         if called_eagerly():
-            return run_eagerly(self.construct, *map(local, ("x", "phi", "scale", "bias"), tensors))
-        return nn.Cell.__call__(self, *tensors)
+            return run_eagerly(self.construct, tuple(map(local, ("x", "phi", "scale", "bias"), tensors)))
+        return nn.Cell.__call__(self, tensors)
 
-    def construct(self, x: Tensor, phi: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    def construct(self, tensors: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
+        return (self.formula(*tensors),)
+
+    def formula(self, x: Tensor, phi: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+        """That of :func:`ms_mhc.reference.mhc_head`."""
         n, d = x.shape[-2], x.shape[-1]
         streams = float32(x).reshape(-1, n, d)
         flat = streams.reshape(-1, n * d)
@@ -81,16 +85,18 @@ _CONTRACT = Operator(
 )
 
 
-def _head(caller: str, tensors: Tuple[Tensor, ...], norm_eps: float, hc_eps: float) -> Tensor:
-    return _cell(caller, specs(tensors), norm_eps, hc_eps)(*tensors)
+def _head(caller: str, tensors: Tuple[Tensor, ...], norm_eps: float, hc_eps: float, layout: Any = None) -> Tensor:
+    return _cell(caller, specs(tensors), norm_eps, hc_eps, layout)(tensors)[0]
 
 
 @constexpr(check=False)
-def _cell(caller: str, arguments: Tuple[Any, ...], norm_eps: Any, hc_eps: Any) -> nn.Cell:
+def _cell(caller: str, arguments: Tuple[Any, ...], norm_eps: Any, hc_eps: Any, layout: Any) -> nn.Cell:
     names = [a.snake_name for a in _CONTRACT.inputs]
     checks.tensors(caller, _CONTRACT, names, arguments)
     checks.attributes(caller, {"norm_eps": norm_eps, "hc_eps": hc_eps})
-    return _made(float(norm_eps), float(hc_eps))
+    made = _made(float(norm_eps), float(hc_eps))
+    placed = parallel.for_mode(caller, layout, len(arguments[0][0]))
+    return made if placed is None else parallel.Placed(_CONTRACT, placed, made.formula)
 
 
 @lru_cache(maxsize=CELLS_KEPT)
@@ -106,6 +112,7 @@ class MhcHead(GateCell):
         hidden_size: D, >= 1.
         norm_eps: added to the mean square, >= 0.
         hc_eps: added to every gate, >= 0.
+        layout: how x is split under semi_auto_parallel, see :class:`ms_mhc.HyperConnection`.
 
     Parameters (float32): phi [N, N*D], scale [1], bias [N]. With their initial values the gates are 1/N, so that the
     head starts as :func:`ms_mhc.merge_streams`.
@@ -120,23 +127,33 @@ class MhcHead(GateCell):
         TypeError, ValueError: as :class:`ms_mhc.MhcPre`.
     """
 
-    def __init__(self, num_streams: int, hidden_size: int, *, norm_eps: float = 1e-6, hc_eps: float = 1e-6) -> None:
+    def __init__(
+        self,
+        num_streams: int,
+        hidden_size: int,
+        *,
+        norm_eps: float = 1e-6,
+        hc_eps: float = 1e-6,
+        layout: Any = None,
+    ) -> None:
         super().__init__()
         checks.positive_int("MhcHead", "num_streams", num_streams)
         checks.positive_int("MhcHead", "hidden_size", hidden_size)
         checks.eps("MhcHead", "norm_eps", norm_eps)
         checks.eps("MhcHead", "hc_eps", hc_eps)
+        parallel.check("MhcHead", layout)
         self.num_streams = num_streams
         self.hidden_size = hidden_size
         self.norm_eps = float(norm_eps)
         self.hc_eps = float(hc_eps)
+        self.layout = layout
         self.phi = Parameter(initial.phi(num_streams, num_streams * hidden_size), name="phi")
         self.scale = Parameter(Tensor(np.full(1, initial.ALPHA, np.float32)), name="scale")
         self.bias = Parameter(Tensor(initial.mean_logits(num_streams)), name="bias")
 
     def construct(self, x: Tensor) -> Tensor:
         tensors = (self.streams(x), self.phi, self.scale, self.bias)
-        return _head("MhcHead", tensors, self.norm_eps, self.hc_eps)
+        return _head("MhcHead", tensors, self.norm_eps, self.hc_eps, self.layout)
 
     def extend_repr(self) -> str:
         return (

@@ -88,7 +88,7 @@ def pre_sinkhorn(
     first = cell_for(caller, "mhc_pre", arguments, (norm_eps, hc_eps), chosen)
     x_shape = arguments[0][0]
     logits = ((x_shape[:-1] + x_shape[-2:-1], ms.float32),)
-    steps = Options(chosen.backend, layout=chosen.layout, eager_kernels=chosen.eager_kernels)
+    steps = chosen._replace(precision="float32", share=False, sizes=None)
     second = cell_for(caller, "mhc_sinkhorn", logits, (sinkhorn_eps, num_iters, recipe), steps)
     return _made(first, second)
 

@@ -69,12 +69,17 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
     """A folder to run programs in; skips where the host CANN cannot be built."""
+    return host_in(tmp_path)
+
+
+def host_in(folder: Path) -> Host:
+    """The same in a folder that several tests use."""
     problem = compiler_problem()
     if problem:
         pytest.skip(problem)
     if not metadata.version("mindspore").startswith("2.10."):
         pytest.skip(f"the host CANN is made for MindSpore 2.10, not {metadata.version('mindspore')}")
-    return Host(tmp_path)
+    return Host(folder)
 
 
 @pytest.fixture(scope="module")

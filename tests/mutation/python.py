@@ -142,7 +142,14 @@ EDITS = [
     *edits(
         "ms_mhc/operators/streams.py",
         CONNECTION,
-        ("mint.sum(ops.cast(x, float32), -2) / n", "mint.sum(ops.cast(x, float32), -2)"),
+        ("ops.cast(x, ms.float32), -2) / self.num_streams", "ops.cast(x, ms.float32), -2)"),
+    ),
+    *edits(
+        "ms_mhc/parallel.py",
+        CHECKS,
+        ("if layout is None:\n        raise", "if False:\n        raise"),
+        ("if rank is not None and len(axes) != rank:", "if rank is not None and len(axes) < 3:"),
+        ("if axes[-2:] != (WHOLE, WHOLE):", "if axes[-1] != WHOLE and axes[-2] != WHOLE:"),
     ),
     *edits(
         "ms_mhc/hyper_connection.py",
