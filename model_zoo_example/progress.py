@@ -41,15 +41,27 @@ class Metrics:
         writer.writeheader()
         writer.writerows(rows)
         unfinished = path.with_suffix(".unfinished")
-        unfinished.write_text(text.getvalue(), encoding="utf-8")
-        unfinished.replace(path)
+        try:
+            unfinished.write_text(text.getvalue(), encoding="utf-8")
+            unfinished.replace(path)
+        except OSError as error:
+            unfinished.unlink(missing_ok=True)
+            raise _named(error, path) from error
 
     def write(self, row: Row) -> None:
         """Append a row. Numbers are written so that reading them gives the same bits."""
         text = io.StringIO()
         csv.DictWriter(text, COLUMNS).writerow(row)
-        with self.path.open("a", encoding="utf-8", newline="") as file:
-            file.write(text.getvalue())
+        try:
+            with self.path.open("a", encoding="utf-8", newline="") as file:
+                file.write(text.getvalue())
+        except OSError as error:
+            raise _named(error, self.path) from error
+
+
+def _named(error: OSError, path: Path) -> OSError:
+    # a full disk is found by a write, which knows no name
+    return OSError(error.errno, error.strerror, str(path))
 
 
 def read_metrics(path: Path) -> List[Dict[str, str]]:

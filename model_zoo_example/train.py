@@ -100,6 +100,9 @@ def plan(argv: Optional[List[str]]) -> Plan:
             f"--resume: {start.path} was trained with other settings ({'; '.join(other)}). They decide what is "
             f"computed, so the run would not be one run. Leave them as they are, or train anew without --resume"
         )
+    done = int(start.facts["step"])
+    if 0 < settings.stop_at <= done:
+        raise SettingsError(f"stop_at {settings.stop_at}: {start.path} is at step {done} already")
     return Plan(settings, path.stem, start)
 
 
@@ -126,7 +129,7 @@ def output_folder(work: Plan) -> Path:
     if last is not None and (work.start is None or not last.samefile(work.start.path)):
         raise SettingsError(
             f"output: {folder} holds checkpoints up to {last.name}; go on from it with --resume {folder}, "
-            f"or choose another --output"
+            f"choose another --output, or remove those that shall not count"
         )
     return folder
 

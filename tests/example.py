@@ -11,8 +11,9 @@ from typing import Any, Dict, List
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT = 900
 TEXT = str(ROOT / "LICENSE")  # the help topics of Python differ between its versions; this text does not
-# one block and little validation: what is tested does not depend on the size
-SHORT = ("--data", TEXT, "--num_layers", "1", "--validation_batches", "2", "--sample", "0", "--batch_size", "8")
+# one block, a short context, little validation: what is tested does not depend on the size
+_SIZE = ("--num_layers", "1", "--mlp_size", "64", "--context", "32", "--batch_size", "8")
+SHORT = ("--data", TEXT, *_SIZE, "--validation_batches", "2", "--sample", "0")
 
 
 def environment() -> Dict[str, str]:

@@ -37,6 +37,18 @@ def test_files_and_folders_are_read_in_order(tmp_path: Path) -> None:
     assert bytes(found.read(0, found.size)) == b"firstBD"
 
 
+def test_a_folder_may_hold_more_files_than_a_process_can_open(tmp_path: Path) -> None:
+    for number in range(600):
+        (tmp_path / f"{number:03d}").write_bytes(number.to_bytes(2, "big"))
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 300, allowed[1]))
+    try:
+        found = bytes(open_corpus([str(tmp_path)]).read(0, 1200))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+    assert found == b"".join(number.to_bytes(2, "big") for number in range(600))
+
+
 def test_training_never_reads_the_text_of_validation() -> None:
     text = corpus()
     highest = max(text.train_starts(step, 64, 16, 1).max() for step in range(100))
