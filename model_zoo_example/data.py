@@ -94,13 +94,16 @@ class Corpus:
             )
 
     def read(self, start: int, length: int) -> Bytes:
-        """``length`` bytes from ``start`` on, across the border of two texts where need be."""
+        """``length`` bytes from ``start`` on, across the borders of texts where need be."""
         place = int(np.searchsorted(self._ends, start, side="right"))
-        before = int(self._ends[place - 1]) if place else 0
-        piece = np.asarray(self._parts[place][start - before : start - before + length])
-        if len(piece) == length:
-            return piece
-        return np.concatenate([piece, self.read(start + len(piece), length - len(piece))])
+        pieces: List[Bytes] = []
+        end = start + length
+        while start < end:
+            before = int(self._ends[place - 1]) if place else 0
+            pieces.append(np.array(self._parts[place][start - before : end - before]))
+            start += len(pieces[-1])
+            place += 1
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def windows(self, starts: NDArray[np.int64], context: int) -> Batch:
         """Tokens and targets, both [len(starts), context], int32; a target is the byte after its token."""

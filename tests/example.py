@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Dict, List
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT = 900
@@ -52,9 +52,3 @@ def column(folder: Path, name: str = "loss") -> List[float]:
     from model_zoo_example.progress import read_metrics
 
     return [float(row[name]) for row in read_metrics(folder / "metrics.csv")]
-
-
-def train(folder: Path, output: str, *flags: Any) -> List[float]:
-    """Train with the short settings, and return the losses."""
-    call(folder, "train", *SHORT, "--output", output, *map(str, flags))
-    return column(folder / output)
