@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import sys
@@ -45,7 +46,8 @@ class Metrics:
             unfinished.write_text(text.getvalue(), encoding="utf-8")
             unfinished.replace(path)
         except OSError as error:
-            unfinished.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a file system that may only be read has nothing to remove
+                unfinished.unlink()
             raise _named(error, path) from error
 
     def write(self, row: Row) -> None:
