@@ -65,6 +65,7 @@ def test_two_processes_train_like_one_and_stop_together(tmp_path: Path, capsys: 
     last = START + len(losses)
     assert f"stopped after step {last} of 5000" in logs[0]
     assert "processes: 1 -> 2" in logs[0]
+    assert f"to go on: python -m model_zoo_example.train --resume {run.name}" in logs[0]
     assert "tokens/s" not in logs[1]  # one of them shows and writes
     capsys.readouterr()
     assert evaluate.main([str(run), "--mode", "pynative"]) == 0
