@@ -18,6 +18,7 @@ import pytest
 from model_zoo_example import checkpoint, evaluate, export, generate
 from model_zoo_example import train as program
 from model_zoo_example.progress import Metrics, Progress, read_metrics
+from model_zoo_example.trainer import Trainer
 from tests.example import SHORT, column, command, environment
 
 STEPS = ("--steps", "24", "--warmup_steps", "6")
@@ -84,11 +85,19 @@ def test_event_files_hold_the_numbers_of_the_metrics(whole: Tuple[Path, List[flo
         assert here == {name: np.float32(number) for name, number in row.items() if number}
 
 
-def test_a_stopped_run_goes_on_to_the_bit(whole: Tuple[Path, List[float]], tmp_path: Path) -> None:
+def test_a_stopped_run_goes_on_to_the_bit(
+    whole: Tuple[Path, List[float]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """From the warm-up, in another folder, into the cosine; from there, in the same folder, to the end."""
     losses, run = whole[1], tmp_path / "run"
+    saved_before_waiting: List[Any] = []
+    monkeypatch.setattr(
+        Trainer, "wait_for_the_others", lambda self: saved_before_waiting.append(checkpoint.newest(run))
+    )
     resume(whole[0] / "step-00000004.safetensors", "--output", run, "--stop_at", 13)
     assert column(run) == losses[4:13]
+    # msrun kills all as soon as one has ended early; a large checkpoint takes long
+    assert saved_before_waiting == [run / "step-00000013.safetensors"]
     resume(run, "--save_every", 7)
     assert column(run) == losses[4:]
     here, there = (checkpoint.load(folder).arrays for folder in (run, whole[0]))
