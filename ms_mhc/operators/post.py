@@ -11,7 +11,7 @@ from ms_mhc import checks, parallel
 from ms_mhc.backends import registry
 from ms_mhc.dispatch import Options, joined, present, specs
 from ms_mhc.operation import Operation
-from ms_mhc.operators.arithmetic import bmm, bmm_nt, bmm_tn, float32
+from ms_mhc.operators.arithmetic import bmm, bmm_nt, bmm_tn, float32, plus_bmm
 from ms_mhc.operators.precision import GateCell
 
 
@@ -47,7 +47,7 @@ def _forward(x: Tensor, h_res: Optional[Tensor], h_out: Tensor, h_post: Tensor) 
     x = float32(x).reshape(-1, n, d)
     if h_res is not None:
         x = bmm_tn(h_res.reshape(-1, n, n), x)
-    out = bmm(h_post.reshape(-1, n, 1), float32(h_out).reshape(-1, 1, d)) + x
+    out = plus_bmm(x, h_post.reshape(-1, n, 1), float32(h_out).reshape(-1, 1, d))
     return (ops.cast(out.reshape(shape), dtype),)
 
 

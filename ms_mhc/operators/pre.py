@@ -6,6 +6,7 @@ from typing import Any, Optional, Tuple
 
 import numpy as np
 from mindspore import Parameter, Tensor, mint, ops
+from mindspore.ops import constexpr
 
 from aclnn_adapter import operators as aclnn
 from ms_mhc import checks, parallel
@@ -20,6 +21,7 @@ from ms_mhc.operators.arithmetic import (
     matmul,
     matmul_nt,
     matmul_tn,
+    plus_bmm,
     sum_of_row,
     sum_over_tokens,
     unit_matrix,
@@ -128,6 +130,17 @@ def mhc_pre_backward(
     return grads + (None,) if gamma is None else grads
 
 
+@constexpr
+def _gates(n: int) -> Tensor:
+    """[3, F]: which of the F gates belong to h_pre, which to h_post, which to h_res."""
+    return Tensor(np.repeat(np.eye(3, dtype=np.float32), (n, n, n * n), axis=1))
+
+
+def _alpha_of_each(alpha: Tensor, n: int) -> Tensor:
+    """alpha [3] repeated to [1, F]."""
+    return matmul(alpha.reshape(1, 3), _gates(n))
+
+
 def _forward(
     x: Tensor,
     phi: Tensor,
@@ -144,12 +157,12 @@ def _forward(
     if gamma is not None:  # (x * gamma) @ phi.T = x @ (phi * gamma).T
         phi = phi * gamma.reshape(1, n * d)
 
-    inv_rms = 1.0 / ops.sqrt(sum_of_row(flat * flat) / (n * d) + norm_eps)
+    inv_rms = ops.rsqrt(sum_of_row(flat * flat) / (n * d) + norm_eps)
     h_mix = matmul_nt(flat, phi)
-    h_1 = h_mix * inv_rms
-    h_pre = ops.sigmoid(h_1[:, :n] * alpha[0:1] + bias[:n]) + hc_eps
-    h_post = 2.0 * ops.sigmoid(h_1[:, n : 2 * n] * alpha[1:2] + bias[n : 2 * n])
-    h_res = h_1[:, 2 * n :] * alpha[2:3] + bias[2 * n :]
+    h_2 = h_mix * inv_rms * _alpha_of_each(alpha, n) + bias
+    h_pre = ops.sigmoid(h_2[:, :n]) + hc_eps
+    h_post = 2.0 * ops.sigmoid(h_2[:, n : 2 * n])
+    h_res = h_2[:, 2 * n :]
     h_in = bmm(h_pre.reshape(-1, 1, n), x)
     return (
         ops.cast(h_in.reshape(tokens + (d,)), dtype),
@@ -193,14 +206,14 @@ def _backward(
     h_res_2_grad = grad_h_res.reshape(-1, n * n)
     h_2_grad = mint.cat((h_pre_2_grad, h_post_2_grad, h_res_2_grad), -1)
     grad_bias = sum_over_tokens(h_2_grad)
-    alpha_terms = sum_over_tokens(h_2_grad * (h_mix * inv_rms))
-    parts = (alpha_terms[:n], alpha_terms[n : 2 * n], alpha_terms[2 * n :])
-    grad_alpha = mint.cat([mint.sum(part, 0, True) for part in parts])
+    alpha_terms = h_2_grad * (h_mix * inv_rms)
+    grad_alpha = matmul_nt(sum_over_tokens(alpha_terms).reshape(1, -1), _gates(n)).reshape(3)
 
     # the product with phi
-    h_mix_tmp_grad = mint.cat((h_pre_2_grad * alpha[0:1], h_post_2_grad * alpha[1:2], h_res_2_grad * alpha[2:3]), -1)
-    h_mix_grad = h_mix_tmp_grad * inv_rms
-    inv_rms_grad = mint.sum(h_mix_tmp_grad * h_mix, -1, True)
+    alpha_of_each = _alpha_of_each(alpha, n)
+    h_mix_grad = h_2_grad * alpha_of_each * inv_rms
+    # from the gradient of inv_rms, which is that of the logarithm over inv_rms
+    coefficient = matmul_nt(alpha_terms, alpha_of_each) * inv_rms * inv_rms * (-1.0 / (n * d))
     grad_phi = matmul_tn(h_mix_grad, x.reshape(-1, n * d))  # so far without gamma
     grad_gamma = None
     if gamma is not None:
@@ -209,12 +222,9 @@ def _backward(
         grad_phi = grad_phi * scale
         phi = phi * scale
 
-    coefficient = inv_rms_grad * inv_rms * inv_rms * inv_rms * (-1.0 / (n * d))
-    grad_x = (
-        bmm(h_pre.reshape(-1, n, 1), grad_h_in)
-        + bmm(coefficient.reshape(-1, 1, 1) * unit_matrix(n), x)
-        + matmul(h_mix_grad, phi).reshape(-1, n, d)
-    )
+    grad_x = matmul(h_mix_grad, phi).reshape(-1, n, d)
+    grad_x = plus_bmm(grad_x, h_pre.reshape(-1, n, 1), grad_h_in)
+    grad_x = plus_bmm(grad_x, coefficient.reshape(-1, 1, 1) * unit_matrix(n), x)
     if grad_x_post is not None:
         grad_x = grad_x + float32(grad_x_post).reshape(-1, n, d)
     return ops.cast(grad_x.reshape(shape), dtype), grad_phi, grad_alpha, grad_bias, grad_gamma

@@ -130,6 +130,7 @@ def _backward(
     h_post: Tensor,
     gamma: Optional[Tensor],
     grad_x_post: Optional[Tensor],
+    h_res: Tensor,
     scalings: Tensor,
     hc_eps: float,
     sinkhorn_eps: float,
@@ -141,7 +142,7 @@ def _backward(
     h_mix_res = h_mix.reshape(-1, n * n + 2 * n)[:, 2 * n :]
     logits = h_mix_res * inv_rms.reshape(-1, 1) * alpha[2:3] + bias[2 * n :]
     logits = logits.reshape(grad_h_res.shape)
-    grad_logits = sinkhorn._backward(grad_h_res, logits, scalings, sinkhorn_eps, num_iters, recipe)
+    grad_logits = sinkhorn._backward(grad_h_res, logits, h_res, scalings, sinkhorn_eps, num_iters, recipe)
     return pre._backward(
         x, phi, alpha, grad_h_in, grad_h_post, *grad_logits, inv_rms, h_mix, h_pre, h_post, gamma, grad_x_post, hc_eps
     )
@@ -160,6 +161,7 @@ _BACKWARD_CONTRACT = aclnn.MHC_PRE_SINKHORN_BACKWARD.with_arguments(
 _COMPOSITE = _CONTRACT.with_arguments(*_CONTRACT.arguments, sinkhorn.SCALINGS)
 _COMPOSITE_BACKWARD = _BACKWARD_CONTRACT.with_arguments(
     *_BACKWARD_CONTRACT.inputs,
+    *(replace(output, role="input") for output in _PRE.outputs if output.name == "hRes"),
     replace(sinkhorn.SCALINGS, role="input"),
     *_BACKWARD_CONTRACT.attrs,
     *_BACKWARD_CONTRACT.outputs,

@@ -68,13 +68,13 @@ def _forward(h_res: Tensor, eps: float, num_iters: int, recipe: str) -> Tuple[Te
 
 
 def _backward(
-    grad_output: Tensor, h_res: Tensor, scalings: Tensor, eps: float, num_iters: int, recipe: str
+    grad_output: Tensor, h_res: Tensor, out: Tensor, scalings: Tensor, eps: float, num_iters: int, recipe: str
 ) -> Tuple[Tensor]:
     """The derivative of what :func:`_forward` computed, step by step."""
     n = h_res.shape[-1]
-    scalings = scalings.reshape(-1, n, 2 * num_iters)
-    grad = scaling.backward(grad_output.reshape(-1, n, n), h_res.reshape(-1, n, n), scalings, eps, num_iters, recipe)
-    return (grad.reshape(h_res.shape),)
+    grad_output, logits, out = grad_output.reshape(-1, n, n), h_res.reshape(-1, n, n), out.reshape(-1, n, n)
+    scalings = scalings.reshape(-1, 2 * num_iters * n)
+    return (scaling.backward(grad_output, logits, out, scalings, eps, num_iters, recipe).reshape(h_res.shape),)
 
 
 # The vendor's kernels save norms and sums for their backward; the C++ kernels compute them again from the logits.
@@ -86,11 +86,16 @@ _BACKWARD_CONTRACT = aclnn.MHC_SINKHORN_BACKWARD.with_arguments(
     *_ATTRIBUTES,
     *aclnn.MHC_SINKHORN_BACKWARD.outputs,
 )
-# MindSpore ops save the scaling vectors: a launch costs more than these few numbers.
+# MindSpore ops save the matrices and the scaling vectors, in an order of their own: a launch costs more than these few
+# numbers.
 SCALINGS = Argument("scalings", "output", dtype="float32", shape=("T", "N", "2*I"))
 _COMPOSITE = _CONTRACT.with_arguments(*_CONTRACT.arguments, SCALINGS)
 _COMPOSITE_BACKWARD = _BACKWARD_CONTRACT.with_arguments(
-    *_BACKWARD_CONTRACT.inputs, replace(SCALINGS, role="input"), *_ATTRIBUTES, *_BACKWARD_CONTRACT.outputs
+    *_BACKWARD_CONTRACT.inputs,
+    replace(aclnn.MHC_SINKHORN.outputs[0], role="input"),
+    replace(SCALINGS, role="input"),
+    *_ATTRIBUTES,
+    *_BACKWARD_CONTRACT.outputs,
 )
 
 MHC_SINKHORN = Operation(

@@ -1,44 +1,30 @@
-"""How many kernels a training step of one connection launches where MindSpore ops compute most of it."""
+"""How many kernels a training step of one connection launches."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
-PROGRAM = """
-import numpy as np
-import mindspore as ms
-from mindspore import Tensor, nn
-from ms_mhc import HyperConnection
+from benchmarks import launches
 
-ms.set_context(device_target="Ascend", mode={mode})
+OLD_CANN = ("aclnnMhcPreBackward", "aclnnMhcPost", "aclnnMhcPostBackward")
 
 
-class Half(nn.Cell):
-    def construct(self, h):
-        return h * 0.5
-
-
-connection = HyperConnection(4, 128, Half(), backend="{backend}")
-x = Tensor(np.random.default_rng(0).normal(size=(2, 3, 4, 128)).astype(np.float32)).astype(ms.bfloat16)
-
-
-def loss(x):
-    return connection(x).float().sum()
-
-
-print(ms.value_and_grad(loss, 0, connection.trainable_params())(x)[0])
-"""
-WITHOUT = [("--without", "aclnn" + name) for name in ("MhcPreBackward", "MhcPost", "MhcPostBackward")]
-
-
+# The program around the connection launches about ten of them.
 @pytest.mark.parametrize(
-    ("backend", "mode", "most"),
-    [("auto", 0, 200), ("auto", 1, 250), ("composite", 0, 260), ("composite", 1, 260)],
+    ("case", "mode", "most"),
+    [
+        (launches.Case("A2", launches.A2), launches.GRAPH, 180),
+        (launches.Case("A2", launches.A2), launches.EAGER, 225),
+        (launches.Case("A2 with an old CANN", launches.A2, without=OLD_CANN), launches.GRAPH, 228),
+        (launches.Case("A2 with an old CANN", launches.A2, without=OLD_CANN), launches.EAGER, 225),
+    ],
 )
-def test_a_step_on_a2_launches_few_kernels(host, backend, mode, most):
-    options = ["--soc", "Ascend910B1"] + ([] if backend == "auto" else [word for pair in WITHOUT for word in pair])
-    trace = host.run(PROGRAM.format(mode=mode, backend=backend), *options).trace
-    launches = [call["operator"] for call in trace if call["phase"] == 2]
-    products = launches.count("aclnnBaddbmm")
-    assert products >= 77, "the steps of Sinkhorn, forward and backward, are products with an addend"
-    assert len(launches) <= most
+def test_a_step_on_a2_launches_few_kernels(host, monkeypatch, case, mode, most):
+    for name in ("PYTHONPATH", "MS_COMPILER_CACHE_PATH", "GLOG_v"):
+        monkeypatch.setitem(os.environ, name, host.environment[name])
+    monkeypatch.chdir(host.folder)
+    counted = launches.launches(case, mode)
+    assert counted["aclnnBaddbmm"] >= 77, "the steps of Sinkhorn, forward and backward, are products with an addend"
+    assert sum(counted.values()) <= most
