@@ -8,6 +8,7 @@ safetensors notices a file that is too short, but not one with a wrong bit in it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -64,7 +65,8 @@ def save(folder: Path, arrays: Arrays, facts: Mapping[str, Any], keep: int) -> P
         unfinished.replace(path)
         _to_disk(folder)  # the new name too
     except (OSError, SafetensorError) as error:
-        unfinished.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a file system that may only be read has nothing to remove
+            unfinished.unlink()
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         last = _names(folder)
         kept = f"the last complete checkpoint is {last[-1]}" if last else "there is no earlier checkpoint"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import mmap
 import zlib
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Iterator, List, Sequence, Tuple
+from typing import Any, Iterator, List, Sequence, Tuple, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ VOCABULARY_SIZE = 256
 VALIDATION_SHARE = 10  # the last tenth
 FINGERPRINT_SAMPLES = 64
 FINGERPRINT_BYTES = 4096
+OPEN_FILES = 256  # mapped at a time: a map takes a file descriptor, and a process has about a thousand
 
 Bytes = NDArray[np.uint8]
 Batch = Tuple[NDArray[np.int32], NDArray[np.int32]]
@@ -27,18 +29,49 @@ class CorpusError(ValueError):
     """A text that cannot be used; the message is for the user."""
 
 
+class MappedFile:
+    """A file as an array of bytes of which only what is read comes into memory.
+
+    Raises:
+        CorpusError: it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                self.size = file.seek(0, 2)
+        except OSError as error:
+            raise CorpusError(f"data: cannot read {path}: {error.strerror}") from error
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, piece: slice) -> Bytes:
+        return _mapped(self.path)[piece]
+
+
+@lru_cache(maxsize=OPEN_FILES)
+def _mapped(path: Path) -> Bytes:
+    try:
+        with path.open("rb") as file:
+            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    except (OSError, ValueError) as error:  # gone, or empty by now
+        raise CorpusError(f"data: cannot read {path} any more: {error}") from error
+
+
 class Corpus:
     """Texts one behind the other, the last tenth of all kept for validation.
 
     Args:
-        parts: the texts, arrays of bytes in memory or memory-mapped.
+        parts: the texts, in memory or memory-mapped.
         name: what to call it in messages.
 
     Attributes:
         train_size, validation_size: bytes in the two parts.
     """
 
-    def __init__(self, parts: Sequence[Bytes], name: str) -> None:
+    def __init__(self, parts: Sequence[Union[Bytes, MappedFile]], name: str) -> None:
         self.name = name
         self._parts = [part for part in parts if len(part)]
         self._ends = np.cumsum([len(part) for part in self._parts], dtype=np.int64)
@@ -61,13 +94,16 @@ class Corpus:
             )
 
     def read(self, start: int, length: int) -> Bytes:
-        """``length`` bytes from ``start`` on, across the border of two texts where need be."""
+        """``length`` bytes from ``start`` on, across the borders of texts where need be."""
         place = int(np.searchsorted(self._ends, start, side="right"))
-        before = int(self._ends[place - 1]) if place else 0
-        piece = np.asarray(self._parts[place][start - before : start - before + length])
-        if len(piece) == length:
-            return piece
-        return np.concatenate([piece, self.read(start + len(piece), length - len(piece))])
+        pieces: List[Bytes] = []
+        end = start + length
+        while start < end:
+            before = int(self._ends[place - 1]) if place else 0
+            pieces.append(np.array(self._parts[place][start - before : end - before]))
+            start += len(pieces[-1])
+            place += 1
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def windows(self, starts: NDArray[np.int64], context: int) -> Batch:
         """Tokens and targets, both [len(starts), context], int32; a target is the byte after its token."""
@@ -116,22 +152,12 @@ def open_corpus(paths: Sequence[str]) -> Corpus:
             files.append(path)
         else:
             raise CorpusError(f"data: there is no file or folder {name}")
-    return Corpus([_map(path) for path in files], ", ".join(paths))
+    return Corpus([MappedFile(path) for path in files], ", ".join(paths))
 
 
 def _files_in(folder: Path) -> List[Path]:
     found = sorted(path for path in folder.rglob("*") if path.is_file())
     return [path for path in found if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-
-
-def _map(path: Path) -> Bytes:
-    try:
-        with path.open("rb") as file:
-            if file.seek(0, 2) == 0:  # an empty file cannot be mapped
-                return np.zeros(0, np.uint8)
-            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
-    except OSError as error:
-        raise CorpusError(f"data: cannot read {path}: {error.strerror}") from error
 
 
 class _Batches:

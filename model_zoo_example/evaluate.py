@@ -25,7 +25,7 @@ def arguments() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("checkpoint", type=Path, help="a checkpoint, or the newest in a folder")
-    add_flags(parser, ("data", "device", "mode", "backend", "batch_size", "validation_batches"))
+    add_flags(parser, ("data", "device", "dtype", "mode", "backend", "batch_size", "validation_batches"))
     return parser
 
 

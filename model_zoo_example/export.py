@@ -30,7 +30,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("checkpoint", type=Path, help="a checkpoint, or the newest in a folder")
     parser.add_argument("--file", type=Path, required=True, help="to write; its name ends in .mindir")
     parser.add_argument("--batch", type=int, default=1, help="windows that the file's network takes (default: 1)")
-    add_flags(parser, ("device", "backend"))
+    add_flags(parser, ("device", "dtype", "backend"))
     return parser
 
 

@@ -60,7 +60,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--length", type=int, default=400, help="bytes to write (default: %(default)s)")
     parser.add_argument("--temperature", type=float, default=TEMPERATURE, help="0: the likeliest byte each time")
     parser.add_argument("--draw", type=int, default=1, metavar="SEED", help="seed of the drawing (default: 1)")
-    add_flags(parser, ("device", "mode", "backend"))
+    add_flags(parser, ("device", "dtype", "mode", "backend"))
     return parser
 
 

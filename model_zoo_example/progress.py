@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import sys
@@ -41,15 +42,28 @@ class Metrics:
         writer.writeheader()
         writer.writerows(rows)
         unfinished = path.with_suffix(".unfinished")
-        unfinished.write_text(text.getvalue(), encoding="utf-8")
-        unfinished.replace(path)
+        try:
+            unfinished.write_text(text.getvalue(), encoding="utf-8")
+            unfinished.replace(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # a file system that may only be read has nothing to remove
+                unfinished.unlink()
+            raise _named(error, path) from error
 
     def write(self, row: Row) -> None:
         """Append a row. Numbers are written so that reading them gives the same bits."""
         text = io.StringIO()
         csv.DictWriter(text, COLUMNS).writerow(row)
-        with self.path.open("a", encoding="utf-8", newline="") as file:
-            file.write(text.getvalue())
+        try:
+            with self.path.open("a", encoding="utf-8", newline="") as file:
+                file.write(text.getvalue())
+        except OSError as error:
+            raise _named(error, self.path) from error
+
+
+def _named(error: OSError, path: Path) -> OSError:
+    # a full disk is found by a write, which knows no name
+    return OSError(error.errno, error.strerror, str(path))
 
 
 def read_metrics(path: Path) -> List[Dict[str, str]]:

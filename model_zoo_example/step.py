@@ -110,7 +110,8 @@ def learning_rates(settings: Settings) -> List[float]:
 def make_optimizer(network: nn.Cell, settings: Settings) -> nn.Optimizer:
     """AdamW over all trainable parameters; only the matrices of the transformer decay, not mHC, norms and positions.
 
-    ``nn.AdamWeightDecay`` is the one AdamW of MindSpore 2.10 that runs on the CPU and on Ascend in both modes.
+    ``nn.AdamWeightDecay``, which does not correct the bias of the moments, is the one AdamW of MindSpore 2.10 that runs
+    on the CPU and on Ascend in both modes.
     ``mint.optim.AdamW`` has no CPU kernel ("The kernel AdamW unregistered"), and ``mint.optim.Adam`` leaves the
     parameters as they are on the CPU in PyNative mode, without a word.
     """

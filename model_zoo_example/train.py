@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import os
 import sys
 import time
 from pathlib import Path
@@ -100,6 +101,9 @@ def plan(argv: Optional[List[str]]) -> Plan:
             f"--resume: {start.path} was trained with other settings ({'; '.join(other)}). They decide what is "
             f"computed, so the run would not be one run. Leave them as they are, or train anew without --resume"
         )
+    done = int(start.facts["step"])
+    if 0 < settings.stop_at <= done:
+        raise SettingsError(f"stop_at {settings.stop_at}: {start.path} is at step {done} already")
     return Plan(settings, path.stem, start)
 
 
@@ -126,7 +130,7 @@ def output_folder(work: Plan) -> Path:
     if last is not None and (work.start is None or not last.samefile(work.start.path)):
         raise SettingsError(
             f"output: {folder} holds checkpoints up to {last.name}; go on from it with --resume {folder}, "
-            f"or choose another --output"
+            f"choose another --output, or remove those that shall not count"
         )
     return folder
 
@@ -287,6 +291,8 @@ def describe(work: Plan, trainer: Trainer) -> List[str]:
         "plain": "plain residual",
     }
     lines = [f"{kinds[settings.residual]}, {count} parameters, {corpus.train_size} bytes to train on ({corpus.name})"]
+    if trainer.place.processes > 1:
+        lines.append(f"{trainer.place.processes} processes; kill -TERM {os.getpid()} ends the run with a checkpoint")
     if work.start is not None:
         lines.append(f"going on after step {trainer.step} from {work.start.path}")
         stored = from_mapping(work.start.facts["settings"], str(work.start.path))
@@ -322,6 +328,7 @@ def execute(work: Plan, interruption: Interruption) -> int:
         else:
             say(f"stopped after step {trainer.step} of {work.settings.steps}; the checkpoint is in {run.folder}")
             say(f"to go on: {COMMAND}.train --resume {run.folder}")
+        trainer.wait_for_the_others()  # msrun kills what still saves when one ends with this status
         return interruption.status
     after = trainer.validation_loss()
     if work.settings.sample and trainer.place.first:

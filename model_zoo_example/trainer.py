@@ -123,6 +123,11 @@ class Trainer:
             mean = float(total.asnumpy()) / self.place.processes
         return mean
 
+    def wait_for_the_others(self) -> None:
+        """Come back when all processes of the run have called this."""
+        if self.place.processes > 1:
+            ms.ops.AllReduce()(Tensor(0.0, ms.float32)).asnumpy()
+
     def parameters(self) -> Dict[str, Parameter]:
         """All that a checkpoint holds and that changes during training, by name."""
         names = {id(parameter): name for name, parameter in self.network.parameters_and_names()}

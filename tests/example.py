@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Dict, List
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT = 900
 TEXT = str(ROOT / "LICENSE")  # the help topics of Python differ between its versions; this text does not
-# one block and little validation: what is tested does not depend on the size
-SHORT = ("--data", TEXT, "--num_layers", "1", "--validation_batches", "2", "--sample", "0", "--batch_size", "8")
+# one block, a short context, little validation: what is tested does not depend on the size
+_SIZE = ("--num_layers", "1", "--mlp_size", "64", "--context", "32", "--batch_size", "8")
+SHORT = ("--data", TEXT, *_SIZE, "--validation_batches", "2", "--sample", "0")
 
 
 def environment() -> Dict[str, str]:
@@ -51,9 +52,3 @@ def column(folder: Path, name: str = "loss") -> List[float]:
     from model_zoo_example.progress import read_metrics
 
     return [float(row[name]) for row in read_metrics(folder / "metrics.csv")]
-
-
-def train(folder: Path, output: str, *flags: Any) -> List[float]:
-    """Train with the short settings, and return the losses."""
-    call(folder, "train", *SHORT, "--output", output, *map(str, flags))
-    return column(folder / output)

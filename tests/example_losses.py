@@ -2,10 +2,10 @@
 
     python -m tests.example_losses > tests/example_losses.json
 
-``tiny`` is checked as it is. ``small`` has a smaller batch in one part, ``ascend`` its schedule, clipping and
-accumulation on a network that a CPU can train in float32, with a learning rate that has an effect within its 2000
-steps of warm-up: their full sizes do not fit into a test. The text is this repository's licence, because the help
-topics of Python differ between its versions.
+``tiny`` is checked as it is. ``small`` has two of its eight blocks, a shorter context and a smaller batch in one part,
+``ascend`` its schedule, clipping and accumulation on a network that a CPU can train in float32, with a learning rate
+that has an effect within its 2000 steps of warm-up: their full sizes do not fit into a test. The text is this
+repository's licence, because the help topics of Python differ between its versions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ON_CPU = ("--device", "CPU", "--dtype", "float32")
 SIZE = ("--hidden_size", "64", "--num_layers", "2", "--num_heads", "4", "--mlp_size", "128", "--context", "64")
 CONFIGS: Dict[str, Tuple[str, ...]] = {
     "tiny": ("--stop_at", "20"),
-    "small": ("--stop_at", "20", "--batch_size", "2", "--accumulation", "1"),
+    "small": ("--stop_at", "20", "--num_layers", "2", "--context", "64", "--batch_size", "2", "--accumulation", "1"),
     "ascend": (
         "--stop_at",
         "20",

@@ -108,7 +108,7 @@ import numpy as np
 from pathlib import Path
 from model_zoo_example import checkpoint
 folder = Path(sys.argv[1])
-arrays = {"weight": np.zeros(1_000_000, np.float32)}
+arrays = {"weight": np.zeros(200_000, np.float32)}
 """
 
 

@@ -20,7 +20,7 @@ def test_three_residuals_are_trained_and_drawn(capsys: pytest.CaptureFixture[str
     by_kind: Dict[str, Any] = {result["residual"]: result for result in results}
     assert set(by_kind) == set(compare.KINDS)
     first = [result["losses"][0] for result in results]
-    assert max(first) - min(first) < 1e-3  # all start as the same network
+    assert max(first) - min(first) < 5e-4  # all start as the same network
     assert by_kind["mhc"]["parameters"] == by_kind["unconstrained"]["parameters"]
     for name in compare.GAINS:
         assert all(abs(row[name] - 1) < 0.05 for row in by_kind["mhc"]["gains"])

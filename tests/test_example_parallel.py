@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -11,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from model_zoo_example import evaluate, train
 from tests import launch
-from tests.example import TIMEOUT, call, column, environment, train
+from tests.example import SHORT, TIMEOUT, column, environment
 
 STEPS = ("--steps", "5000", "--warmup_steps", "2", "--accumulation", "2")
-COMPARED = 10
+START, COMPARED = 3, 10
 
 
 def free_port() -> int:
@@ -38,24 +40,33 @@ def worker(parent: int, rank: int) -> int:
 
 
 @pytest.mark.skipif(launch.missing(), reason="MindSpore's launcher msrun is not installed")
-def test_two_processes_train_like_one_and_stop_together(tmp_path: Path) -> None:
-    """They go on from the checkpoint of one process; then one of the two gets a SIGTERM."""
-    alone = train(tmp_path, "alone", *STEPS, "--stop_at", COMPARED)
-    train(tmp_path, "run", *STEPS, "--stop_at", "3")
+def test_two_processes_train_like_one_and_stop_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They go on from a checkpoint of one process; then one of the two gets a SIGTERM."""
+    alone, run = tmp_path / "alone", tmp_path / "run"
+    flags = [*SHORT, *STEPS, "--stop_at", str(COMPARED), "--save_every", str(START)]
+    assert train.main([*flags, "--keep", "9", "--output", str(alone)]) == 0
+    run.mkdir()
+    shutil.copy(alone / f"step-{START:08d}.safetensors", run)
     command = ["msrun", "--worker_num=2", "--local_worker_num=2", f"--master_port={free_port()}", "--join=True"]
     command += ["--log_dir=logs", "python", "-m", "model_zoo_example.train", "--resume", "run"]
     msrun = subprocess.Popen(
         command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    limit = time.monotonic() + TIMEOUT
-    while len(column(tmp_path / "run")) < COMPARED and msrun.poll() is None and time.monotonic() < limit:
+    metrics, limit = run / "metrics.csv", time.monotonic() + TIMEOUT
+    while not (metrics.exists() and len(column(run)) >= COMPARED - START):
+        assert msrun.poll() is None
+        assert time.monotonic() < limit
         time.sleep(0.05)
     os.kill(worker(msrun.pid, 1), signal.SIGTERM)
     msrun.wait(timeout=TIMEOUT)
     logs = [path.read_text() for path in sorted((tmp_path / "logs").glob("worker_*.log"))]
-    losses = column(tmp_path / "run")
-    assert losses[:COMPARED] == pytest.approx(alone, abs=1e-5), "".join(logs)[-3000:]
-    assert f"stopped after step {len(losses)} of 5000" in logs[0]
+    losses = column(run)
+    assert losses[: COMPARED - START] == pytest.approx(column(alone)[START:], abs=1e-5), "".join(logs)[-3000:]
+    last = START + len(losses)
+    assert f"stopped after step {last} of 5000" in logs[0]
     assert "processes: 1 -> 2" in logs[0]
+    assert f"to go on: python -m model_zoo_example.train --resume {run.name}" in logs[0]
     assert "tokens/s" not in logs[1]  # one of them shows and writes
-    assert f"step {len(losses)}," in call(tmp_path, "evaluate", "run").stdout
+    capsys.readouterr()
+    assert evaluate.main([str(run), "--mode", "pynative"]) == 0
+    assert f"step {last}," in capsys.readouterr().out

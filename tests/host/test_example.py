@@ -33,17 +33,17 @@ def train(host: Host, config: str, *more: str) -> List[Dict[str, Any]]:
 
 
 def test_float32_gives_the_losses_of_the_cpu(host: Host) -> None:
-    train(host, "tiny", "--stop_at", "8")
-    assert column(host.folder / "tiny") == pytest.approx(expected("tiny")[:8], abs=2e-3)
+    train(host, "tiny", "--stop_at", "4")
+    assert column(host.folder / "tiny") == pytest.approx(expected("tiny")[:4], abs=2e-3)
 
 
 def test_bfloat16_takes_the_kernels_and_trains_as_float32_does(host: Host) -> None:
-    calls = train(host, "ascend", "--dtype", "bfloat16", "--stop_at", "6", "--save_every", "3")
-    steps, parts, connections = 6, 2, 4
+    calls = train(host, "ascend", "--dtype", "bfloat16", "--stop_at", "4", "--save_every", "2")
+    steps, parts, connections = 4, 2, 4
     forward = [call for call in calls if call["operator"] == "aclnnMhcPre" and call["phase"] == 2]
     backward = [call for call in calls if call["operator"] == "aclnnMhcPreBackward" and call["phase"] == 2]
     assert len(backward) == steps * parts * connections
     assert len(forward) >= len(backward)
     # a bfloat16 has 8 bits, and 16-bit rounding grows over the steps
-    assert column(host.folder / "ascend") == pytest.approx(expected("ascend")[:6], abs=2e-2)
+    assert column(host.folder / "ascend") == pytest.approx(expected("ascend")[:4], abs=2e-2)
     assert len(list(Path(host.folder / "ascend").glob("step-*.safetensors"))) == 2
