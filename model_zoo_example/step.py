@@ -52,13 +52,16 @@ class Sum(nn.Cell):
         return total
 
 
-class Average(nn.Cell):
-    """Gradients and a few numbers, averaged over the processes of a data-parallel run."""
+class Collect(nn.Cell):
+    """Gradients summed over the processes of a data-parallel run, and a few numbers averaged.
+
+    Summed, each process having scaled its loss by its share: float16 then overflows where it does in one process.
+    """
 
     def __init__(self, parameters: List[Parameter], processes: int) -> None:
         super().__init__()
         self.processes = processes
-        self.reduce = nn.DistributedGradReducer(parameters, mean=True, degree=processes)
+        self.reduce = nn.DistributedGradReducer(parameters, mean=False)
         self.add = ops.AllReduce()
 
     def construct(self, numbers: Tensor, *gradients: Tensor) -> Tuple[Tensors, Tensor]:

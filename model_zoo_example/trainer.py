@@ -14,7 +14,7 @@ from model_zoo_example.data import Corpus, train_batches, validation_batches
 from model_zoo_example.machine import Place
 from model_zoo_example.model import Loss, Transformer
 from model_zoo_example.settings import Settings
-from model_zoo_example.step import Average, Gradients, Norm, Sum, Update, learning_rates, make_optimizer
+from model_zoo_example.step import Collect, Gradients, Norm, Sum, Update, learning_rates, make_optimizer
 
 SCALE_FACTOR = 2
 RANDOM_STATE = "random_state"
@@ -65,7 +65,7 @@ class Trainer:
         self._sum, self._norm = Sum(), Norm()
         self._update = Update(self.optimizer, settings.clip_norm)
         processes = self.place.processes
-        self._average = Average(parameters, processes) if processes > 1 else None
+        self._collect = Collect(parameters, processes) if processes > 1 else None
         self._batches: Optional[Iterator[Any]] = None
 
     def train_step(self, stopping: bool = False) -> Outcome:
@@ -74,14 +74,15 @@ class Trainer:
             self._batches = train_batches(self.corpus, self.settings, self.step, self.place.rank, self.place.processes)
         parts = self.settings.accumulation
         scale = self.loss_scale
-        loss, gradients = self._part(scale / parts)
+        share_of_scale = scale / (parts * self.place.processes)
+        loss, gradients = self._part(share_of_scale)
         for _ in range(1, parts):
-            more_loss, more = self._part(scale / parts)
+            more_loss, more = self._part(share_of_scale)
             loss, gradients = loss + more_loss, self._sum(*gradients, *more)
         loss, share = loss / parts, None
-        if self._average is not None:
+        if self._collect is not None:
             numbers = ms.ops.stack([loss, Tensor(float(stopping), ms.float32)])
-            gradients, numbers = self._average(numbers, *gradients)
+            gradients, numbers = self._collect(numbers, *gradients)
             loss, share = numbers[0], numbers[1]
         gradients, norm = self._norm(Tensor(1.0 / scale, ms.float32), *gradients)
         if self.scaler is None:
