@@ -1,7 +1,7 @@
 // The mHC operators on a CPU: mathematics only. Knows neither MindSpore nor CANN. A call that fails for want of memory
 // throws std::bad_alloc.
 //
-// All tensors are contiguous, row-major. T is the number of tokens, N of streams, D the hidden size, F = N*N + 2*N.
+// All tensors are contiguous, row-major. T is the number of tokens, N of streams, D the hidden size, F of gates.
 // Tensors of type `void` have the element type `Element`; all others are float. Arithmetic is fp32 inside, with one
 // conversion on the way in and one, rounding to nearest even, on the way out.
 #pragma once
@@ -17,6 +17,9 @@ struct Sizes {
   int64_t streams;
   int64_t hidden;  // not used by Sinkhorn
 };
+
+// F, the rows of phi
+[[gnu::always_inline]] inline constexpr int64_t gates(int64_t streams) { return streams * streams + 2 * streams; }
 
 struct PreForward {
   Element element;

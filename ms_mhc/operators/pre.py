@@ -171,7 +171,7 @@ def _forward(
         h_post.reshape(tokens + (n,)),
         h_res.reshape(tokens + (n, n)),
         inv_rms.reshape(tokens),
-        h_mix.reshape(tokens + (n * n + 2 * n,)),
+        h_mix.reshape(tokens + (phi.shape[0],)),
         h_pre.reshape(tokens + (n,)),
     )
 
@@ -193,7 +193,7 @@ def _backward(
 ) -> Tuple[Tensor, Tensor, Tensor, Tensor, Optional[Tensor]]:
     """The formulas of :func:`ms_mhc.reference.mhc_pre_backward`."""
     shape, dtype, n, d = x.shape, x.dtype, x.shape[-2], x.shape[-1]
-    f = n * n + 2 * n
+    f = phi.shape[0]
     x = float32(x).reshape(-1, n, d)
     grad_h_in = float32(grad_h_in).reshape(-1, 1, d)
     inv_rms, h_mix = inv_rms.reshape(-1, 1), h_mix.reshape(-1, f)
@@ -313,7 +313,7 @@ class MhcPre(GateCell):
         self.layout = layout
         self.backend = backend
         n, d = num_streams, hidden_size
-        self.phi = Parameter(initial.phi(n * n + 2 * n, n * d), name="phi")
+        self.phi = Parameter(initial.phi(aclnn.gates(n), n * d), name="phi")
         self.alpha = Parameter(Tensor(np.full(3, initial.ALPHA, np.float32)), name="alpha")
         self.bias = Parameter(Tensor(initial.bias(n)), name="bias")
         self.gamma = Parameter(Tensor(np.ones((n, d), np.float32)), name="gamma") if use_gamma else None

@@ -139,7 +139,7 @@ def _backward(
 ) -> Tuple[Optional[Tensor], ...]:
     """The formulas of :func:`ms_mhc.reference.mhc_pre_sinkhorn_backward`."""
     n = x.shape[-2]
-    h_mix_res = h_mix.reshape(-1, n * n + 2 * n)[:, 2 * n :]
+    h_mix_res = h_mix.reshape(-1, h_mix.shape[-1])[:, 2 * n :]
     logits = h_mix_res * inv_rms.reshape(-1, 1) * alpha[2:3] + bias[2 * n :]
     logits = logits.reshape(grad_h_res.shape)
     grad_logits = sinkhorn._backward(grad_h_res, logits, h_res, scalings, sinkhorn_eps, num_iters, recipe)

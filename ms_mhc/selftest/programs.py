@@ -11,6 +11,7 @@ import numpy as np
 from mindspore import Tensor, nn, ops
 from numpy.typing import NDArray
 
+from aclnn_adapter.operators import gates
 from ms_mhc import MhcPost, MhcPre, MhcSinkhorn, mhc_pre_sinkhorn, reference
 from ms_mhc.accuracy import error_ratio, to_float64, unit_in_last_place
 from ms_mhc.selftest.covering import Case
@@ -88,7 +89,7 @@ def _worst(got: Tensor, want: NDArray[np.float64], precision: str = "float32") -
 
 def _parameters(rng: np.random.Generator, case: Case) -> Arrays:
     n, d = case["num_streams"], case["hidden_size"]
-    f = n * n + 2 * n
+    f = gates(n)
     parameters: Arrays = {
         "phi": (rng.standard_normal((f, n * d)) / np.sqrt(n * d)).astype(np.float32),
         "alpha": rng.normal(size=3).astype(np.float32),
