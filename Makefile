@@ -1,4 +1,5 @@
-# make test     create .venv if needed, install, run the tests
+# make test     create .venv if needed, install, run the tests, but for the slowest
+# make slow     run those
 # make example  create .venv if needed, install, train the example
 # make lint     ruff and mypy
 # make build    compile the C++ core; test and example do it when a source is newer than the library
@@ -18,11 +19,14 @@ COMPILER := $(firstword $(foreach c,$(CXX) g++ c++ clang++,$(shell command -v $(
 
 
 # Without a compiler the package works all the same, only slower.
-test example: $(if $(COMPILER),$(LIBRARY))
-.PHONY: test example lint build vendor zoo clean
+test slow example: $(if $(COMPILER),$(LIBRARY))
+.PHONY: test slow example lint build vendor zoo clean
 
 test: $(VENV)/installed
-	$(VENV)/bin/python -m pytest -n 2
+	$(VENV)/bin/python -m pytest -n 2 -m "not slow"
+
+slow: $(VENV)/installed
+	$(VENV)/bin/python -m pytest -n 2 -m slow
 
 example: $(VENV)/installed
 	$(VENV)/bin/python -m model_zoo_example.train --config configs/tiny.yaml

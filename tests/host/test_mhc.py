@@ -45,7 +45,14 @@ def cases(result: Result, host: Host, operator: str, takes: str) -> List[Dict[st
     return [c["case"] for c in checks if c["name"] == operator and c["case"].get("takes") == takes]
 
 
-@pytest.mark.parametrize(("mode", "reuse"), [("graph", "on"), ("jit", "on"), ("graph", "off")])
+@pytest.mark.parametrize(
+    ("mode", "reuse"),
+    [
+        ("graph", "on"),
+        pytest.param("jit", "on", marks=pytest.mark.slow),
+        pytest.param("graph", "off", marks=pytest.mark.slow),
+    ],
+)
 def test_kernels_in_compiled_graphs_equal_the_reference(host: Host, mode: str, reuse: str) -> None:
     """Both of MindSpore's launch paths: with executors that can be used again, and without."""
     arguments = ["--mode", mode, "--quick", "--report", "report.json"]
