@@ -18,6 +18,14 @@ ACCURACY = Killer("yardstick", ("tests/test_accuracy.py",))
 CONTRACT = Killer("contract", ("tests/test_operators.py",))
 CHECKS = Killer("checks", ("tests/test_checks.py",))
 PRE, SINKHORN, POST = (_eager(f"test_{name}.py") for name in ("mhc_pre", "mhc_sinkhorn", "mhc_post"))
+SCALING = Killer(
+    "composite Sinkhorn, eager",
+    (
+        *("tests/test_mhc_sinkhorn.py", "tests/test_composite_numerics.py"),
+        *("-k", "composite and (pynative or 100-)"),
+    ),
+)
+FLAT = Killer("composite Sinkhorn, graph", ("tests/test_mhc_sinkhorn.py", "-k", "composite and graph"))
 CPU = _eager("test_mhc_pre.py", "cpu")
 HEAD = Killer("head", ("tests/test_mhc_head.py",))
 CONNECTION = Killer("connection", ("tests/test_hyper_connection.py", "-k", "pynative or n0"))
@@ -94,7 +102,7 @@ EDITS = [
     ),
     *edits(
         "ms_mhc/operators/scaling.py",
-        SINKHORN,
+        SCALING,
         ("m = small.matrices(ops.softmax(h_res, -1) + eps)", "m = small.matrices(ops.softmax(h_res, -1))"),
         ("u = small.of_rows(u, eps, m, c, n)", "u = small.of_rows(u, 0.0, m, c, n)"),
         ("v = small.of_columns(v, eps, m, m_t, r, n)", "v = small.of_columns(v, 0.0, m, m_t, r, n)"),
@@ -114,6 +122,10 @@ EDITS = [
         "ms_mhc/operators/small_matrices.py",
         SINKHORN,
         ("    return of_rows(before, share, m_t, v, n)\n", "    return of_rows(before, share, m, v, n)\n"),
+    ),
+    *edits(
+        "ms_mhc/operators/small_matrices.py",
+        FLAT,
         (
             "return matmul(m * matmul(v, _repeated(n, True)), _summed(n, False)) + before * share",
             "return matmul(m * matmul(v, _repeated(n, False)), _summed(n, True)) + before * share",
