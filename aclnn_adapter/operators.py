@@ -34,7 +34,7 @@ TENSOR = "aclTensor*"
 TAIL = ("uint64_t*", "aclOpExecutor**")  # workspaceSize and executor end every GetWorkspaceSize prototype
 
 
-def gates(num_streams: int) -> int:
+def num_gates(num_streams: int) -> int:
     """F: the rows of phi, N for pre, N for post, N*N for res."""
     return num_streams * num_streams + 2 * num_streams
 

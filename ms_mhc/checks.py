@@ -12,7 +12,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Un
 
 import mindspore as ms
 
-from aclnn_adapter.operators import UNKNOWN, Argument, Operator, gates, resolve
+from aclnn_adapter.operators import UNKNOWN, Argument, Operator, num_gates, resolve
 
 X_DTYPES = (ms.bfloat16, ms.float16, ms.float32)
 RECIPES = ("deepseek_v4", "paper")
@@ -200,7 +200,7 @@ def tensors(
         tokens, n = matrices(operator, of_measure, specs[of_measure])
         found = Sizes(tokens, n, None, None)
     known = {"T": tuple(UNKNOWN if t is None else t for t in tokens), "N": (n,), "D": (found.hidden_size or 0,)}
-    known["F"] = (gates(n),)
+    known["F"] = (num_gates(n),)
     for argument, name in zip(contract.inputs, names):
         if name in specs and name != of_measure:
             expected = [None if size == UNKNOWN else size for size in resolve(argument.shape, known)]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aclnn_adapter import operators
-from aclnn_adapter.operators import Argument, gates, resolve
+from aclnn_adapter.operators import Argument, num_gates, resolve
 
 Array = NDArray[np.float32]
 
@@ -70,7 +70,7 @@ def make_inputs(task: Task, seed: int = 0) -> Inputs:
     """Random numbers of the sizes that occur in networks; the same ones for the same task."""
     rng = np.random.default_rng(seed)
     t, n, d = task.shape.tokens, task.shape.streams, task.shape.hidden
-    f = gates(n)
+    f = num_gates(n)
 
     def normal(*shape: int) -> Array:
         return rng.standard_normal(shape, dtype=np.float32)
@@ -90,7 +90,7 @@ def make_inputs(task: Task, seed: int = 0) -> Inputs:
 def symbols(task: Task) -> Dict[str, Tuple[int, ...]]:
     """The sizes of the contract's symbols."""
     t, n, d = task.shape.tokens, task.shape.streams, task.shape.hidden
-    return {"T": (t,), "N": (n,), "D": (d,), "F": (gates(n),), "I": (NUM_ITERS,)}
+    return {"T": (t,), "N": (n,), "D": (d,), "F": (num_gates(n),), "I": (NUM_ITERS,)}
 
 
 def _bytes(arguments: Iterable[Argument], task: Task) -> int:
@@ -124,7 +124,7 @@ def present(arguments: Iterable[Argument]) -> List[Argument]:
 def least_operations(task: Task) -> int:
     """Additions and multiplications of the formulas, terms without a factor D or N*N left out."""
     t, n, d = task.shape.tokens, task.shape.streams, task.shape.hidden
-    f, both = gates(n), task.passes == "both"
+    f, both = num_gates(n), task.passes == "both"
     if task.operator == "hyper_connection":
         return sum(least_operations(Task(part, task.passes, task.dtype, task.shape)) for part in _PARTS)
     if task.operator == "mhc_sinkhorn":

@@ -28,7 +28,7 @@ struct PreLayout {
       : n(sizes.streams),
         d(sizes.hidden),
         nd(n * d),
-        f(gates(n)),
+        f(num_gates(n)),
         tiles_per_stream((d + kTile - 1) / kTile),
         tiles(n * tiles_per_stream),
         strips((tiles + kStripTiles - 1) / kStripTiles) {}

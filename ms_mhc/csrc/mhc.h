@@ -19,7 +19,7 @@ struct Sizes {
 };
 
 // F, the rows of phi
-[[gnu::always_inline]] inline constexpr int64_t gates(int64_t streams) { return streams * streams + 2 * streams; }
+[[gnu::always_inline]] inline constexpr int64_t num_gates(int64_t streams) { return streams * streams + 2 * streams; }
 
 struct PreForward {
   Element element;

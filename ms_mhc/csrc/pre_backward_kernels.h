@@ -42,7 +42,7 @@ inline void all_stream_dots(const Scalar *grad, const Scalar *x, int64_t any_n, 
 template <int kN, typename Scalar>
 void pre_backward_gates(const PreBackward &a, const PreLayout &l, int64_t begin, int64_t end, int64_t block,
                         const PreGates &out) {
-  const int64_t n = kN ? kN : l.n, f = gates(n), d = l.d;
+  const int64_t n = kN ? kN : l.n, f = num_gates(n), d = l.d;
   const Scalar *x = static_cast<const Scalar *>(a.x);
   const Scalar *grad_h_in = static_cast<const Scalar *>(a.grad_h_in);
   double *sums = out.sums + block * (f + 3);

@@ -139,7 +139,7 @@ struct PreForwardScratch {
 template <int kN>
 void finish_gates(const PreForward &a, const PreLayout &l, int64_t begin, int64_t count, const float *mix,
                   const double *squares, double *gates, float *weights) {
-  const int64_t n = kN ? kN : l.n, f = gates(n);
+  const int64_t n = kN ? kN : l.n, f = num_gates(n);
   double inv_rms[kTokenBlock];
   for (int64_t t = 0; t < count; ++t) {
     inv_rms[t] = 1.0 / __builtin_sqrt(squares[t] / static_cast<double>(l.nd) + static_cast<double>(a.norm_eps));
@@ -177,7 +177,7 @@ void finish_gates(const PreForward &a, const PreLayout &l, int64_t begin, int64_
 template <int kN, typename Scalar>
 void pre_forward_block(const PreForward &a, const PreLayout &l, const float *phi, int64_t begin, int64_t end,
                        void *scratch) {
-  const int64_t n = kN ? kN : l.n, f = gates(n), d = l.d, count = end - begin;
+  const int64_t n = kN ? kN : l.n, f = num_gates(n), d = l.d, count = end - begin;
   const Scalar *x = static_cast<const Scalar *>(a.x) + begin * l.nd;
   Scalar *h_in = static_cast<Scalar *>(a.h_in) + begin * d;
   const PreForwardScratch mine(l, scratch);

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from aclnn_adapter.operators import gates
+from aclnn_adapter.operators import num_gates
 from ms_mhc.interop.arrays import Array, Arrays, Shape, float32
 from ms_mhc.interop.versions import MIXING_KEY, MIXINGS, VERSION_KEY, convention, shown
 
@@ -44,7 +44,7 @@ class Layout:
 
 def connection_shapes(n: int, d: int) -> Shapes:
     """This package's ``MhcPre``."""
-    f = gates(n)
+    f = num_gates(n)
     return {"phi": (f, n * d), "alpha": (3,), "bias": (f,)}
 
 
@@ -114,7 +114,7 @@ def _mindformers_connection(mixing: str) -> Layout:
         return _residual_transposed(values, n) if mixing == MIXINGS[0] else values
 
     def shapes(n: int, d: int) -> Shapes:
-        f = gates(n)
+        f = num_gates(n)
         return {"mapping_proj.weight": (f, n * d), **dict.fromkeys(alphas, (1,)), "bias": (f,)}
 
     def optional(n: int, d: int) -> Shapes:
@@ -214,7 +214,7 @@ def sizes(title: str, projection: str, shape: Optional[Shape], head: bool) -> Tu
         raise ValueError(f"{title}: missing: {projection}")
     rows = shape[0] if len(shape) == 2 else 0
     n = rows if head else isqrt(rows + 1) - 1
-    if n < 1 or rows != (n if head else gates(n)) or shape[1] == 0 or shape[1] % n:
+    if n < 1 or rows != (n if head else num_gates(n)) or shape[1] == 0 or shape[1] % n:
         expected = "[N, N*D]" if head else "[N*N+2N, N*D]"
         raise ValueError(f"{title}: {projection} has shape {list(shape)}; expected {expected}")
     return n, shape[1] // n

@@ -313,7 +313,7 @@ class MhcPre(GateCell):
         self.layout = layout
         self.backend = backend
         n, d = num_streams, hidden_size
-        self.phi = Parameter(initial.phi(aclnn.gates(n), n * d), name="phi")
+        self.phi = Parameter(initial.phi(aclnn.num_gates(n), n * d), name="phi")
         self.alpha = Parameter(Tensor(np.full(3, initial.ALPHA, np.float32)), name="alpha")
         self.bias = Parameter(Tensor(initial.bias(n)), name="bias")
         self.gamma = Parameter(Tensor(np.ones((n, d), np.float32)), name="gamma") if use_gamma else None

@@ -143,7 +143,7 @@ EDITS = [
         ),
     ),
     *edits(
-        "ms_mhc/operators/head.py",
+        "ms_mhc/operators/collapse.py",
         HEAD,
         ("* inv_rms * scale + bias) + self.hc_eps", "* inv_rms * scale + bias)"),
         ("* inv_rms * scale + bias)", "* scale + bias)"),

@@ -111,7 +111,7 @@ float sigmoid_slope(float s) { return s * (1 - s); }
 
 // The gates are computed once more from hcBeforeNorm.
 std::vector<float> gradients(const mhc::PreBackward &args, const float *bias, const Saved &saved, std::int64_t steps) {
-  const std::int64_t n = saved.n, d = args.sizes.hidden, rows = mhc::gates(n);
+  const std::int64_t n = saved.n, d = args.sizes.hidden, rows = mhc::num_gates(n);
   std::vector<float> result(static_cast<std::size_t>(saved.tokens * rows));
   parallel_for(saved.tokens, true, [&](std::int64_t t) {
     const std::vector<float> x = read(args.x, args.element, t * n * d, n * d);

@@ -66,7 +66,7 @@ void write(float value, void *array, mhc::Element element, std::int64_t at) {
 
 void pre_forward(const mhc::PreForward &args, PreForm form) {
   const auto [tokens, n, d] = args.sizes;
-  const std::int64_t streams = n, hidden = d, width = n * d, rows = form.two_gates ? 2 * n : mhc::gates(n);
+  const std::int64_t streams = n, hidden = d, width = n * d, rows = form.two_gates ? 2 * n : mhc::num_gates(n);
   const Numbers phi = factors(args.phi, rows * width, form.hf32);
   parallel_for(tokens, true, [&](std::int64_t t) {
     const Numbers x = read(args.x, args.element, t * width, width), factor = scaled(x, args.gamma, form.hf32);
@@ -94,7 +94,7 @@ void pre_forward(const mhc::PreForward &args, PreForm form) {
 
 Numbers gradients_of_arguments(const mhc::PreBackward &args) {
   const auto [tokens, n, d] = args.sizes;
-  const std::int64_t streams = n, hidden = d, rows = mhc::gates(n);
+  const std::int64_t streams = n, hidden = d, rows = mhc::num_gates(n);
   Numbers result(index(tokens * rows));
   parallel_for(tokens, true, [&](std::int64_t t) {
     const Numbers x = read(args.x, args.element, t * streams * hidden, streams * hidden);
@@ -112,7 +112,7 @@ Numbers gradients_of_arguments(const mhc::PreBackward &args) {
 
 void pre_backward(const mhc::PreBackward &args, const Numbers &grad_arguments, bool hf32) {
   const auto [tokens, n, d] = args.sizes;
-  const std::int64_t all = tokens, streams = n, hidden = d, width = n * d, rows = mhc::gates(n);
+  const std::int64_t all = tokens, streams = n, hidden = d, width = n * d, rows = mhc::num_gates(n);
   const Numbers phi = factors(args.phi, rows * width, hf32);
   Numbers grad_mix(index(all * rows)), factor(index(all * width)), product(args.gamma ? index(all * width) : 0);
   parallel_for(all, true, [&](std::int64_t t) {
