@@ -1,6 +1,6 @@
 """The formula of :func:`ms_mhc.mhc_head`, and the cell that computes it where it is called.
 
-In a file of its own: amp O1 copies a cell's construct and the functions of its file, but not what those call.
+In a file of its own: amp O1 copies a construct and the functions that it calls, but not what stands beside them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mindspore.ops import constexpr
 
 from aclnn_adapter.operators import Argument, Operator
 from ms_mhc import checks, parallel
-from ms_mhc.dispatch import CELLS_KEPT, specs
+from ms_mhc.dispatch import CELLS_KEPT
 from ms_mhc.operators.arithmetic import bmm, float32, matmul_nt, sigmoid, sum_of_row
 from ms_mhc.operators.precision import Float32Cell, called_eagerly, local, run_eagerly
 
@@ -58,13 +58,9 @@ _CONTRACT = Operator(
 )
 
 
-def collapsed(caller: str, tensors: Tuple[Tensor, ...], norm_eps: float, hc_eps: float, layout: Any = None) -> Tensor:
-    """The output of the head's cell for this call."""
-    return _cell(caller, specs(tensors), norm_eps, hc_eps, layout)(tensors)[0]
-
-
 @constexpr(check=False)
-def _cell(caller: str, arguments: Tuple[Any, ...], norm_eps: Any, hc_eps: Any, layout: Any) -> nn.Cell:
+def head_cell(caller: str, arguments: Tuple[Any, ...], norm_eps: Any, hc_eps: Any, layout: Any) -> nn.Cell:
+    """The head's cell for tensors like these."""
     names = [a.snake_name for a in _CONTRACT.inputs]
     checks.tensors(caller, _CONTRACT, names, arguments)
     checks.attributes(caller, {"norm_eps": norm_eps, "hc_eps": hc_eps})

@@ -8,8 +8,9 @@ import numpy as np
 from mindspore import Parameter, Tensor
 
 from ms_mhc import checks, parallel
+from ms_mhc.dispatch import specs
 from ms_mhc.operators import initial
-from ms_mhc.operators.collapse import collapsed
+from ms_mhc.operators.collapse import head_cell
 from ms_mhc.operators.precision import GateCell
 
 
@@ -38,7 +39,8 @@ def mhc_head(
     Raises:
         TypeError, ValueError: as :func:`mhc_pre`.
     """
-    return collapsed("mhc_head", (x, phi, scale, bias), norm_eps, hc_eps)
+    tensors = (x, phi, scale, bias)
+    return head_cell("mhc_head", specs(tensors), norm_eps, hc_eps, None)(tensors)[0]
 
 
 class MhcHead(GateCell):
@@ -90,7 +92,8 @@ class MhcHead(GateCell):
 
     def construct(self, x: Tensor) -> Tensor:
         tensors = (self.streams(x), self.phi, self.scale, self.bias)
-        return collapsed("MhcHead", tensors, self.norm_eps, self.hc_eps, self.layout)
+        cell = head_cell("MhcHead", specs(tensors), self.norm_eps, self.hc_eps, self.layout)
+        return cell(tensors)[0]
 
     def extend_repr(self) -> str:
         return (
