@@ -161,7 +161,7 @@ EDITS = [
         ("PHI_STD = 1e-4", "PHI_STD = 1e-2"),
     ),
     *edits(
-        "ms_mhc/operators/streams.py",
+        "ms_mhc/operators/ends.py",
         CONNECTION,
         ("ops.cast(x, ms.float32), -2) / self.num_streams", "ops.cast(x, ms.float32), -2)"),
     ),
