@@ -101,11 +101,11 @@ def together(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(launched.pid, signal.SIGKILL)  # whatever is left of the launcher and its workers
     workers = "".join(path.read_text() for path in sorted(logs.glob("worker_*.log")))
-    # The status is the scheduler's, too. On a busy machine that may miss the end of a worker, and call it lost, after the
-    # worker has done everything: what every rank printed and saved is what counts.
+    # The status is the scheduler's, too. On a busy machine that may miss the end of a worker, and call it lost after it
+    # has done everything: what every rank printed and saved is what counts.
     if status:
-        whole = len(re.findall("^LOSSES ", workers, re.MULTILINE)) == len(wanted) * processes
-        assert whole and "timed out" in (logs / "scheduler.log").read_text(), workers[-4000:]
+        assert len(re.findall("^LOSSES ", workers, re.MULTILINE)) == len(wanted) * processes, workers[-4000:]
+        assert "timed out" in (logs / "scheduler.log").read_text(), f"status {status}: {workers[-4000:]}"
     return trained(workers, folder, len(wanted), processes)
 
 
