@@ -185,3 +185,25 @@ def test_branch_that_returns_none_beside_its_output_is_refused_in_graphs(way: Wa
         return
     with pytest.raises(ValueError, match="HyperConnection: branch returned None beside its output"):
         way(cell)(x)
+
+
+@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE], ids=["pynative", "graph"])
+def test_each_eps_goes_where_it_belongs(mode: int) -> None:
+    """Three that differ, and are large: exchanged, they would give other numbers."""
+    before = ms.get_context("mode")
+    ms.set_context(mode=mode)
+    try:
+        eps = {"norm_eps": 0.5, "hc_eps": 0.1, "sinkhorn_eps": 0.02}
+        connection = HyperConnection(4, 16, nn.Identity(), num_iters=2, **eps)
+        rng = np.random.default_rng(0)
+        for parameter in connection.trainable_params():
+            parameter.set_data(Tensor(rng.normal(0, 0.3, parameter.shape).astype(np.float32)))
+        x = rng.normal(size=(5, 4, 16)).astype(np.float32)
+        out = connection(Tensor(x)).asnumpy()
+    finally:
+        ms.set_context(mode=before)
+    parameters = [p.asnumpy() for p in (connection.pre.phi, connection.pre.alpha, connection.pre.bias)]
+    pre = reference.mhc_pre(x, *parameters, norm_eps=0.5, hc_eps=0.1)
+    matrices = reference.mhc_sinkhorn(pre.h_res, num_iters=2, eps=0.02)
+    want = reference.mhc_post(x, matrices, pre.h_in, pre.h_post)
+    np.testing.assert_allclose(out, want, atol=1e-5 * np.abs(want).max())

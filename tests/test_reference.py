@@ -192,3 +192,10 @@ def test_nan_in_one_token_stays_in_that_token() -> None:
     out = reference.mhc_sinkhorn(logits)
     assert np.isnan(out[1]).all()
     assert np.isfinite(out[[0, 2]]).all()
+
+
+def test_head_adds_its_eps_to_every_gate() -> None:
+    rng = np.random.default_rng(0)
+    x, phi, bias = rng.normal(size=(3, 4, 8)), rng.normal(size=(4, 32)), rng.normal(size=4)
+    more = reference.mhc_head(x, phi, [0.3], bias, hc_eps=0.25) - reference.mhc_head(x, phi, [0.3], bias, hc_eps=0.0)
+    np.testing.assert_allclose(more, 0.25 * x.sum(-2), rtol=1e-12)
