@@ -22,12 +22,6 @@ bmm = ops.BatchMatMul()
 bmm_tn = ops.BatchMatMul(transpose_a=True)
 bmm_nt = ops.BatchMatMul(transpose_b=True)
 
-
-def plus_bmm(before: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """before + a @ b."""
-    return mint.baddbmm(before, a, b) if fused() else before + bmm(a, b)
-
-
 # MindSpore's CPU adds one after the other in fp32, so that the error grows with the length of a sum.
 _LONGEST_SUM = 128
 # Below it exp(-z) is infinite in float32, and the derivative of 1 / (1 + exp(-z)) no number.
@@ -43,6 +37,11 @@ def float32(x: Tensor) -> Tensor:
 def fused() -> bool:
     """Whether the device adds to a product in the same launch: MindSpore has no such kernel for the CPU."""
     return bool(ms.get_context("device_target") == "Ascend")
+
+
+def plus_bmm(before: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """before + a @ b."""
+    return mint.baddbmm(before, a, b) if fused() else before + bmm(a, b)
 
 
 def sigmoid(z: Tensor) -> Tensor:

@@ -128,10 +128,20 @@ def scaled(m: Tensor, r: Tensor, c: Tensor, n: int) -> Tensor:
     return m * bmm_nt(r, c)
 
 
+def _flat_rows(m: Tensor, v: Tensor, n: int) -> Tensor:
+    """m @ v, all flat."""
+    return matmul(m * matmul(v, _repeated(n, False)), _summed(n, True))
+
+
+def _flat_columns(m: Tensor, v: Tensor, n: int) -> Tensor:
+    """m.T @ v, all flat."""
+    return matmul(m * matmul(v, _repeated(n, True)), _summed(n, False))
+
+
 def of_rows(before: Tensor, share: float, m: Tensor, v: Tensor, n: int) -> Tensor:
     """share * before + m @ v."""
     if _flat():
-        return matmul(m * matmul(v, _repeated(n, False)), _summed(n, True)) + before * share
+        return _flat_rows(m, v, n) + before * share
     if fused():
         return mint.baddbmm(before, m, v, beta=share)
     return mint.add(bmm(m, v), before, alpha=share)
@@ -140,7 +150,7 @@ def of_rows(before: Tensor, share: float, m: Tensor, v: Tensor, n: int) -> Tenso
 def of_columns(before: Tensor, share: float, m: Tensor, m_t: Tensor, v: Tensor, n: int) -> Tensor:
     """share * before + m.T @ v."""
     if _flat():
-        return matmul(m * matmul(v, _repeated(n, True)), _summed(n, False)) + before * share
+        return _flat_columns(m, v, n) + before * share
     return of_rows(before, share, m_t, v, n)
 
 
@@ -154,20 +164,20 @@ def prepared(factors: Tensor, count: int, m: Tensor, n: int) -> Vectors:
 def _less(before: Tensor, share: float, m: Tensor, v: Tensor) -> Tensor:
     if fused():
         return mint.baddbmm(before, m, v, beta=share, alpha=-1)
-    return mint.sub(before * share, bmm(m, v)) if share != 1.0 else before - bmm(m, v)
+    return before * share - bmm(m, v)
 
 
 def less_rows(before: Tensor, share: float, factor: Tensor, m: Tensor, v: Tensor, n: int) -> Tensor:
     """share * before - diag(factor) @ m @ v, with a factor from :func:`prepared`."""
     if _flat():
-        return before * share - factor * matmul(m * matmul(v, _repeated(n, False)), _summed(n, True))
+        return before * share - factor * _flat_rows(m, v, n)
     return _less(before, share, factor, v)
 
 
 def less_columns(before: Tensor, share: float, factor: Tensor, m: Tensor, v: Tensor, n: int) -> Tensor:
     """share * before - diag(factor) @ m.T @ v, with a factor from :func:`prepared` of the transposed matrices."""
     if _flat():
-        return before * share - factor * matmul(m * matmul(v, _repeated(n, True)), _summed(n, False))
+        return before * share - factor * _flat_columns(m, v, n)
     return _less(before, share, factor, v)
 
 

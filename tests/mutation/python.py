@@ -127,8 +127,8 @@ EDITS = [
         "ms_mhc/operators/small_matrices.py",
         FLAT,
         (
-            "return matmul(m * matmul(v, _repeated(n, True)), _summed(n, False)) + before * share",
-            "return matmul(m * matmul(v, _repeated(n, False)), _summed(n, True)) + before * share",
+            "return _flat_columns(m, v, n) + before * share",
+            "return _flat_rows(m, v, n) + before * share",
         ),
     ),
     *edits(
