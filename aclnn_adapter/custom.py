@@ -21,9 +21,11 @@ import mindspore as ms
 from mindspore import ops
 from mindspore.ops import CustomRegOp, DataType
 
-from aclnn_adapter import platform
+from aclnn_adapter import extension, platform
 from aclnn_adapter.cpp_infer import shape_function
+from aclnn_adapter.extension import EagerKernel
 from aclnn_adapter.operators import Argument, Operator, resolve
+from aclnn_adapter.platform import recording
 
 _ATTR_TYPES = {"double": "double", "float": "float", "int64_t": "int", "bool": "bool"}
 _REGISTERED_TYPES = {
@@ -129,7 +131,11 @@ def infer_functions(
 
 
 class AclnnKernel(ops.Custom):
-    """One aclnn operator. Inside a compiled graph it is the kernel; called from Python, it compiles a graph of itself.
+    """One aclnn operator. Inside a compiled graph it is the kernel.
+
+    Called from Python in PyNative mode it is a function of MindSpore's extension (:mod:`aclnn_adapter.extension`).
+    Where that cannot be had, in graph mode, and while MindSpore records a gradient, which the kernel does not have, it
+    compiles a graph of itself.
 
     Args:
         operator: the contract.
@@ -158,10 +164,16 @@ class AclnnKernel(ops.Custom):
             function, python = f"{source}:{operator.name}", None
         with _environment(operator):
             super().__init__(function, python, dtypes, func_type="aot", reg_info=registration(operator))
-        self._call = _as_graph(self)
+        self._graph = _as_graph(self)
+        self._shapes = shapes
+        self._eager: Optional[EagerKernel] = None
 
     def __call__(self, *args: Any) -> Any:
-        return self._call(*args)
+        if ms.get_context("mode") != ms.PYNATIVE_MODE or recording() or extension.refusal():
+            return self._graph(*args)
+        if self._eager is None:
+            self._eager = EagerKernel(self.operator, self._shapes)
+        return self._eager(*args)
 
 
 def _as_graph(kernel: AclnnKernel) -> Callable[..., Any]:

@@ -281,6 +281,20 @@ def test_every_step_runs_once_in_each_round():
     assert all(sorted(calls[3 * i : 3 * i + 3]) == ["a", "b", "c"] for i in range(5))
 
 
+def test_calls_in_a_row_give_their_mean(monkeypatch):
+    now, calls = [0.0], []
+    monkeypatch.setattr("ms_mhc.bench.measure.time.perf_counter", lambda: now[0])
+
+    def step(name, seconds):
+        calls.append(name)
+        now[0] += seconds
+
+    steps = {"a": lambda: step("a", 1.0), "b": lambda: step("b", 3.0)}
+    times = interleaved(steps, rounds=2, warm_up=0, calls=4)
+    assert times == {"a": [1.0, 1.0], "b": [3.0, 3.0]}
+    assert sorted("".join(calls).replace("aaaa", "A").replace("bbbb", "B")) == ["A", "A", "B", "B"]
+
+
 def test_ratios_are_taken_round_by_round():
     assert ratios({"ours": [1.0, 10.0], "other": [2.0, 20.0]}, "other", "ours") == Spread(2.0, 2.0, 2.0)
 
