@@ -8,6 +8,7 @@ for each optional tensor that is there (``ms_mhc/csrc/mindspore_aot.cc``).
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any, Callable, Optional, Tuple
 
@@ -24,6 +25,9 @@ from ms_mhc.operators.precision import Float32Cell
 
 RECIPES = {"deepseek_v4": 0.0, "paper": 1.0}
 MOST_ITERATIONS = 1_000_000  # num_iters travels as float32
+
+# MindSpore fails ("runtime_info is null") where two threads call a primitive eagerly for the first time at some shapes.
+_launch_lock = threading.Lock()
 
 
 def _within(path: Path, folder: Path) -> bool:
@@ -43,6 +47,10 @@ class _Call(Float32Cell):
         self.function = function
         self.scalars = scalars
         self.single = single
+
+    def __call__(self, *tensors: Tensor) -> Tuple[Tensor, ...]:
+        with _launch_lock:
+            return self.construct(*tensors)
 
     def construct(self, *tensors: Tensor) -> Tuple[Tensor, ...]:
         out = self.function(self.scalars, *tensors)
