@@ -2,7 +2,7 @@
 
 The library is compiled when the package is installed. ``ops.Custom`` hands its functions the tensors as they are, in
 graph mode and in PyNative mode. In front of them travels one small tensor with the scalars; its first number has a bit
-for each optional tensor that is there (``ms_mhc/csrc/mindspore_aot.cc``).
+for each optional tensor that is there, its second says which library they are for (``ms_mhc/csrc/mindspore_aot.cc``).
 """
 
 from __future__ import annotations
@@ -91,4 +91,6 @@ class Cpu(Backend):
         scalars = [RECIPES.get(values[a.snake_name], values[a.snake_name]) for a in whole.attrs]
         shapes, dtypes = infer_functions(contract, leading=1)
         function = ops.Custom(f"{csrc.loadable()}:{_function(whole)}", shapes, dtypes, func_type="aot")
-        return _Call(function, Tensor(np.array([mask, *scalars], np.float32)), len(contract.outputs) == 1)
+        return _Call(
+            function, Tensor(np.array([mask, csrc.version(), *scalars], np.float32)), len(contract.outputs) == 1
+        )
