@@ -60,7 +60,7 @@ def main() -> int:
         library = run.builder._compile(run.builder.find_compiler(), folder, FLAGS)
         program = run.build_test(folder / "core_test", library)
         for isa in run.INSTRUCTION_SETS:
-            done = run.run_test(program, isa, small=True)
+            done = run.run_test(program, isa)
             assert done.returncode in (0, run.NOT_HERE), done.stdout + done.stderr
         command = [sys.executable, "-c", _WITH_LIBRARY, str(library), *INTERFACE]
         subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
