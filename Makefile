@@ -48,7 +48,7 @@ $(VENDOR)/made: $(VENV)/installed .ci/vendor
 
 # MindSpore ops take most of the time: of these only graph mode in float32.
 oldest: $(OLDEST)/made
-	test -f $(OLDEST)/missing || PYTHONPATH=. $(OLDEST)/bin/python -m pytest -n 2 \
+	test -f $(OLDEST)/missing || PYTHONPATH=$(CURDIR) $(OLDEST)/bin/python -m pytest -n 2 \
 		-m "not slow" -k "not (composite and (pynative or jit or float16))" $(OLDEST_TESTS)
 
 $(OLDEST)/made: $(VENV)/installed .ci/oldest

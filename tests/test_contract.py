@@ -13,14 +13,23 @@ import struct
 import subprocess
 import zipfile
 from pathlib import Path
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, Iterator, List, Optional, Tuple
 
 import pytest
 
 from aclnn_adapter import contract
 from aclnn_adapter.compiled_calls import Library
 from aclnn_adapter.mangling import MangledNameError, template_arguments
-from aclnn_adapter.operators import MHC_POST, MHC_PRE, MHC_PRE_BACKWARD, MHC_SINKHORN, OPERATORS, Argument, Operator
+from aclnn_adapter.operators import (
+    MHC_POST,
+    MHC_PRE,
+    MHC_PRE_BACKWARD,
+    MHC_SINKHORN,
+    OPERATORS,
+    Argument,
+    Limits,
+    Operator,
+)
 
 # Each call in a function of its own and all in one, optional tensors as optionals, other calls in between.
 _CLIENT = """
@@ -227,6 +236,46 @@ def test_nothing_to_read_is_status_2_with_a_reason(
     assert not shown.out
 
 
+def test_without_torch_npu_a_place_must_be_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(contract.importlib.util, "find_spec", lambda _: None)
+    assert contract.main([]) == 2
+    assert "torch_npu is not installed in this Python; name a wheel" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({}, None),
+        ({"hidden_size": 256, "num_iters": 20, "token_dims": 2}, None),
+        ({"token_dims": 1}, "x has 1 token dimensions, not 2"),
+        ({"num_streams": 5}, "num_streams 5 is not one of 4, 6"),
+        ({"num_iters": 101}, "num_iters 101 is not within 1 to 100"),
+        ({"hidden_size": 200}, "hidden_size 200 is not a multiple of 128"),
+        ({"hidden_size": 128}, "hidden_size 128 is below 256"),
+        ({"hidden_size": 1024}, "hidden_size 1024 is above 512"),
+    ],
+)
+def test_limits_say_which_of_them_is_not_kept(sizes: Dict[str, int], reason: Optional[str]) -> None:
+    limits = Limits(
+        num_streams=(4, 6),
+        min_hidden_size=256,
+        max_hidden_size=512,
+        hidden_size_multiple=128,
+        num_iters=(1, 100),
+        token_dims=(2,),
+    )
+    assert limits.refusal(**{"num_streams": 4, **sizes}) == reason
+
+
+def test_limits_of_single_values() -> None:
+    limits = Limits(hidden_sizes=(4096, 7168), num_iters=(20, 20))
+    assert limits.refusal(3, 4096, 20) is None
+    assert limits.refusal(3, 4097, 20) == "hidden_size 4097 is not one of 4096, 7168"
+    assert limits.refusal(3, 4096, 19) == "num_iters 19 is not 20"
+
+
 def test_mangled_types_are_spelled_out() -> None:
     def read(types: str) -> Tuple[str, ...]:
         return template_arguments(f"9hit_cacheIJ{types}EEbPv", "hit_cache")
@@ -243,7 +292,8 @@ def test_mangled_types_are_spelled_out() -> None:
         "char*&",
         "std::nullptr_t&",
     )
-    for broken in ("R", "S9_", "N2at", "F", "99ab"):
+    assert read("RA3_iRSsRSaIiE") == ("int [3]&", "std::string&", "std::allocator<int>&")
+    for broken in ("R", "S9_", "S-_", "N2at", "NxE", "F", "99ab"):
         with pytest.raises(MangledNameError):
             template_arguments(f"9hit_cacheIJ{broken}", "hit_cache")
     with pytest.raises(MangledNameError):

@@ -294,6 +294,39 @@ def test_environment_is_changed_only_while_a_callback_is_compiled(monkeypatch: p
         assert os.environ.get("MS_COMPILER_CACHE_PATH") == os.environ.get("ASCEND_CUSTOM_OPP_PATH") == before
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "version"),
+    [
+        ("version.cfg", "# CANN\nrunning=1\nVersion=[9.0.1:9.0]\n", "9.0.1:9.0"),
+        ("opp/version.info", "Version=8.5.0\n", "8.5.0"),
+        ("version.info", "nothing of the kind\n", None),
+        (None, "", None),
+    ],
+)
+def test_cann_states_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Optional[str], text: str, version: Optional[str]
+) -> None:
+    monkeypatch.delenv("ASCEND_OPP_PATH", raising=False)
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
+    if file:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(text)
+    assert platform.cann_version() == version
+    monkeypatch.delenv("ASCEND_HOME_PATH")
+    assert platform.cann_version() is None
+
+
+def test_a_library_of_another_machine_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lib64").mkdir()
+    (tmp_path / "lib64/libopapi.so").write_bytes(b"no library")
+    monkeypatch.delenv("ASCEND_OPP_PATH", raising=False)
+    monkeypatch.delenv("ASCEND_CUSTOM_OPP_PATH", raising=False)
+    monkeypatch.setenv("ASCEND_HOME_PATH", str(tmp_path))
+    assert list(platform._library_paths()) == [tmp_path / "lib64/libopapi.so"]
+    assert platform._loaded_libraries() == []
+    assert platform._soc_name() == ""
+
+
 @pytest.mark.parametrize("folder", ["t m p", "a:b"])
 def test_callbacks_go_where_mindspore_can_compile_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
