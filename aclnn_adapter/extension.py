@@ -213,7 +213,7 @@ def _cache_folder() -> Path:
     """A folder that lasts, or one for this user in the temporary folder where there is none."""
     base = os.environ.get("XDG_CACHE_HOME")
     try:
-        folder = (Path(base) if base else Path.home() / ".cache") / "ms_mhc"
+        folder = (Path(base).absolute() if base else Path.home() / ".cache") / "ms_mhc"
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # RuntimeError: no home
         pass
