@@ -37,6 +37,7 @@ X_DTYPES = ("bfloat16", "float16")
 
 _CACHE_VARIABLE, _HEADERS_VARIABLE = "MS_COMPILER_CACHE_PATH", "ASCEND_CUSTOM_OPP_PATH"
 _build_lock = threading.Lock()
+_graph_lock = threading.RLock()  # MindSpore's graphs give wrong results where two threads run one at once
 _folder: List[str] = []
 
 
@@ -49,9 +50,13 @@ def _process_folder() -> str:
         parents = (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")
         usable = (p for p in parents if not re.search(r"[\s:]", p) and os.access(p, os.W_OK | os.X_OK))
         _folder.append(tempfile.mkdtemp(prefix="aclnn_adapter_", dir=next(usable, None)))
-        owner = os.getpid()
-        atexit.register(lambda: shutil.rmtree(_folder[0], ignore_errors=True) if os.getpid() == owner else None)
+        atexit.register(_remove, _folder[0], os.getpid())
     return _folder[0]
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # a forked process leaves it alone
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -182,12 +187,13 @@ def _as_graph(kernel: AclnnKernel) -> Callable[..., Any]:
         return kernel(*args)
 
     def run(*args: Any) -> Any:
-        # with MS_JIT=0 MindSpore would call the Python function, which would end up here again
-        switch = os.environ.pop("MS_JIT", None)
-        try:
-            return call(*args)
-        finally:
-            if switch is not None:
-                os.environ["MS_JIT"] = switch
+        with _graph_lock:
+            # with MS_JIT=0 MindSpore would call the Python function, which would end up here again
+            switch = os.environ.pop("MS_JIT", None)
+            try:
+                return call(*args)
+            finally:
+                if switch is not None:
+                    os.environ["MS_JIT"] = switch
 
     return run

@@ -93,6 +93,12 @@ def loadable() -> Path:
 
 
 @cache
+def version() -> float:
+    """What the scalars of a call carry, by which the library knows that they were written for it."""
+    return float(int(_text(ctypes.CDLL(str(LIBRARY)), "MhcSourceDigest")[:6] or "0", 16))
+
+
+@cache
 def has(function: str) -> bool:
     """Whether the library, where it can be used, has this function."""
     return refusal() is None and hasattr(ctypes.CDLL(str(LIBRARY)), function)

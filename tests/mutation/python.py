@@ -201,7 +201,10 @@ EDITS = [
     *edits(
         "ms_mhc/backends/cpu.py",
         CPU,
-        ("np.array([mask, *scalars], np.float32)", "np.array([mask, *scalars[::-1]], np.float32)"),
+        (
+            "np.array([mask, csrc.version(), *scalars], np.float32)",
+            "np.array([mask, csrc.version(), *scalars[::-1]], np.float32)",
+        ),
         (
             "sum(1 << bit for bit, name in enumerate(optional) if name in present)",
             "sum(1 << bit for bit, name in enumerate(optional) if name not in present)",
