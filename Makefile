@@ -13,6 +13,8 @@ VENDOR := .venv-vendor
 OLDEST := .venv-oldest
 OLDEST_TESTS := tests/test_checks.py tests/test_hyper_connection.py $(wildcard tests/test_mhc_*.py)
 ZOO := build/mindformers
+# a file's tests in one process, which then does once what they share; tests/conftest.py orders the files
+TOGETHER := -n 2 --dist loadfile --no-loadscope-reorder
 SUITABLE := import sys; sys.exit(not (3, 9) <= sys.version_info[:2] <= (3, 12))
 PYTHON ?= $(shell for p in python3 python3.12 python3.11 python3.10 python3.9; do \
 	$$p -c '$(SUITABLE)' 2>/dev/null && echo $$p && break; done)
@@ -27,10 +29,10 @@ test slow example oldest coverage: $(if $(COMPILER),$(LIBRARY))
 .PHONY: test slow example lint build vendor zoo oldest coverage clean
 
 test: $(VENV)/installed
-	$(VENV)/bin/python -m pytest -n 2 -m "not slow"
+	$(VENV)/bin/python -m pytest $(TOGETHER) -m "not slow"
 
 slow: $(VENV)/installed
-	$(VENV)/bin/python -m pytest -n 2 -m slow
+	$(VENV)/bin/python -m pytest $(TOGETHER) -m slow
 
 example: $(VENV)/installed
 	$(VENV)/bin/python -m model_zoo_example.train --config configs/tiny.yaml

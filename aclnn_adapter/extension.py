@@ -1,8 +1,8 @@
 """Kernels called from Python in PyNative mode: a C++ extension of MindSpore, generated from the contract.
 
-An ``ops.Custom`` runs in compiled graphs only, so that a call from Python needs a small graph of its own, and MindSpore
-spends about a millisecond on each run of it. An extension launches the kernel as MindSpore launches its own operators.
-MindSpore has the C++ for that; what is generated here says which tensors and attributes go where.
+An ``ops.Custom`` runs in compiled graphs only, so that a call from Python needs a small graph of its own, whose call
+costs several times as much (``benchmarks/eager_calls.py``). An extension launches the kernel as MindSpore launches its
+own operators. MindSpore has the C++ for that; what is generated here says which tensors and attributes go where.
 
 It is compiled at the first call, once for each version of MindSpore, Python and CANN, and kept in the user's cache
 folder (``$XDG_CACHE_HOME/ms_mhc``, else ``~/.cache/ms_mhc``).
@@ -213,7 +213,7 @@ def _cache_folder() -> Path:
     """A folder that lasts, or one for this user in the temporary folder where there is none."""
     base = os.environ.get("XDG_CACHE_HOME")
     try:
-        folder = (Path(base) if base else Path.home() / ".cache") / "ms_mhc"
+        folder = (Path(base).absolute() if base else Path.home() / ".cache") / "ms_mhc"
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # RuntimeError: no home
         pass

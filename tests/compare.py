@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Dict, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 from mindspore import Tensor
 
 from ms_mhc.accuracy import FLOAT32_NOISE, error_ratio, rounding_bias, to_float64
+
+
+def in_turn(*cases: Tuple[Any, ...]) -> List[Tuple[Any, ...]]:
+    """Every case eagerly, and compiled in one of two ways, in turn: by graph mode or by ``ms.jit``.
+
+    For ``parametrize`` with the fixture ``way`` as the first argument, and ``indirect=["way"]``.
+    """
+    compiled = [("jit" if number % 2 else "graph", *case) for number, case in enumerate(cases)]
+    return [*compiled, *(("pynative", *case) for case in cases)]
 
 
 def as_numpy(tensor: Tensor) -> np.ndarray:

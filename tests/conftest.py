@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import gc
+import inspect
 import logging
-from typing import Any, Callable, Iterator
+from pathlib import Path
+from typing import Any, Callable, Iterator, List, Tuple
 
 import mindspore as ms
 import pytest
@@ -15,6 +19,42 @@ _EVERY = {"deadline": None, "suppress_health_check": [HealthCheck.function_scope
 settings.register_profile("same", derandomize=True, max_examples=5, database=None, **_EVERY)
 settings.register_profile("long", max_examples=2000, print_blob=True, **_EVERY)
 settings.load_profile("same")
+
+
+# The files that take longest, the longest first: so that no process is left alone with one of them at the end. The
+# first two wait for compilers, each for another one.
+_LONG = (
+    *("host/test_mhc.py", "test_core.py", "host/test_parallel_training.py", "test_example.py", "test_eager.py"),
+    *("test_parallel.py", "test_mhc_pre.py", "test_composite_numerics.py", "test_bench.py", "test_mindformers.py"),
+    *("test_mhc_pre_sinkhorn.py", "test_mhc_sinkhorn.py", "test_hyper_connection.py", "test_properties.py"),
+    *("host/test_training.py", "host/test_ranks.py", "host/test_mindformers.py", "test_example_parallel.py"),
+)
+_TESTS = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
+    places = {_TESTS / name: place for place, name in enumerate(_LONG)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+_getblock = inspect.getblock
+
+
+@functools.cache
+def _block(lines: Tuple[str, ...]) -> List[str]:
+    return _getblock(list(lines))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Compiling graphs takes a tenth less time.
+
+    MindSpore collects garbage before it compiles a cell: what is there now stays and need not be looked at. And it asks
+    for the source of every function that it meets, however often.
+    """
+    inspect.getblock = lambda lines: list(_block(tuple(lines)))
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,8 @@ def _has_compiler() -> bool:
 
 
 needs_compiler = pytest.mark.skipif(not _has_compiler(), reason="there is no C++ compiler")
-SANITIZERS = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+# not optimized: compiling takes longer than running, and nothing is optimized away before it is checked
+SANITIZERS = ["-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
 @needs_compiler
@@ -33,11 +34,17 @@ def test_where_there_is_a_compiler_there_is_the_library() -> None:
     assert csrc.refusal() is None
 
 
+@pytest.fixture(scope="module")
+def core_test(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The core's test against the installed library."""
+    assert csrc.refusal() is None
+    return run.build_test(tmp_path_factory.mktemp("core") / "core_test", csrc.LIBRARY)
+
+
 @needs_compiler
 @pytest.mark.parametrize("isa", run.INSTRUCTION_SETS)
-def test_core_computes_the_plain_formulas(isa: str, tmp_path: Path) -> None:
-    assert csrc.refusal() is None
-    done = run.run_test(run.build_test(tmp_path / "core_test", csrc.LIBRARY), isa)
+def test_core_computes_the_plain_formulas(isa: str, core_test: Path) -> None:
+    done = run.run_test(core_test, isa)
     if done.returncode == run.NOT_HERE:
         pytest.skip(f"this machine has no {isa}")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
@@ -53,9 +60,8 @@ def test_core_under_address_and_undefined_behaviour_sanitizers() -> None:
 
 
 @needs_compiler
-def test_core_test_notices_another_instruction_set(tmp_path: Path) -> None:
-    program = run.build_test(tmp_path / "core_test", csrc.LIBRARY)
-    done = subprocess.run([str(program), "baseline"], env={}, capture_output=True, text=True, check=False)
+def test_core_test_notices_another_instruction_set(core_test: Path) -> None:
+    done = subprocess.run([str(core_test), "baseline"], env={}, capture_output=True, text=True, check=False)
     names = done.stdout
     if names.endswith("0 failures\n"):
         pytest.skip("this machine has no other instruction set than the baseline")

@@ -27,6 +27,9 @@ def compile_(self, text, library):
     library.write_bytes(b"not ELF, but whole")
 
 extension._Builder._compile = compile_
+Path(f"ready{sys.argv[1]}").touch()
+while len(list(Path().glob("ready*"))) < PROCESSES:
+    time.sleep(0.01)
 print(extension._Builder("x", [], backend="Ascend").cached())
 """
 
@@ -90,10 +93,13 @@ def test_processes_that_start_together_compile_it_once(tmp_path: Path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("ASCEND_OPP_PATH", str(tmp_path / "cann/opp"))
     monkeypatch.setenv("PYTHONPATH", str(Path(extension.__file__).parents[1]))
-    command = [sys.executable, "-c", COMPILING]
-    started = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    code = COMPILING.replace("PROCESSES", "3")
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, str(i)], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        for i in range(3)
+    ]
     found = {process.communicate(timeout=120)[0] for process in started}
-    assert [process.returncode for process in started] == [0, 0, 0]
+    assert [process.returncode for process in started] == [0] * 3
     assert len(found) == 1
     assert (tmp_path / "compiled").read_text() == "once\n"
 

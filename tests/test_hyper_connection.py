@@ -12,6 +12,7 @@ import pytest
 from mindspore import Tensor, nn, ops
 
 from ms_mhc import HyperConnection, expand_streams, merge_streams, reference
+from tests.compare import in_turn
 
 Way = Callable[[Any], Any]
 
@@ -36,7 +37,7 @@ class Network(nn.Cell):
         return merge_streams(self.layers(expand_streams(h, self.n)))
 
 
-@pytest.mark.parametrize("n", [1, 2, 4, 6, 8])
+@pytest.mark.parametrize(("way", "n"), in_turn((1,), (2,), (4,), (6,), (8,)), indirect=["way"])
 def test_network_starts_as_the_plain_residual_network(way: Way, n: int) -> None:
     network = Network(n, 32)
     h = Tensor(np.random.default_rng(n).normal(size=(2, 5, 32)).astype(np.float32))

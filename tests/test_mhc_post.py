@@ -10,7 +10,7 @@ import pytest
 from mindspore import Tensor, nn, ops
 
 from ms_mhc import MhcPost, expand_streams, merge_streams, mhc_post, reference
-from tests.compare import as_numpy, assert_close
+from tests.compare import as_numpy, assert_close, in_turn
 
 Way = Callable[[Any], Any]
 DTYPES = {"float32": ms.float32, "bfloat16": ms.bfloat16, "float16": ms.float16}
@@ -30,15 +30,16 @@ class Post(nn.Cell):
 
 @pytest.mark.parametrize("identity", [False, True])
 @pytest.mark.parametrize(
-    ("n", "d", "tokens", "dtype"),
-    [
+    ("way", "n", "d", "tokens", "dtype"),
+    in_turn(
         (4, 64, (2, 3), "float32"),
         (4, 64, (5,), "bfloat16"),
         (6, 33, (2, 1), "float16"),
         (1, 1, (1,), "float32"),
         (3, 10, (7,), "bfloat16"),
         (16, 8, (3,), "float32"),
-    ],
+    ),
+    indirect=["way"],
 )
 def test_streams_and_gradients_equal_the_reference(
     way: Way, backend: str, n: int, d: int, tokens: Any, dtype: str, identity: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from mindspore import Tensor, mint, nn, ops
 
 from ms_mhc import MhcPre, mhc_pre, mhc_pre_backward, reference
-from tests.compare import as_numpy, assert_close, pre_cotangents, pre_inputs
+from tests.compare import as_numpy, assert_close, in_turn, pre_cotangents, pre_inputs
 
 Way = Callable[[Any], Any]
 OUTPUTS = ("h_in", "h_post", "h_res")
@@ -87,8 +88,8 @@ def cast_and_back(value: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("n", "d", "tokens", "dtype", "gamma", "eps"),
-    [
+    ("way", "n", "d", "tokens", "dtype", "gamma", "eps"),
+    in_turn(
         (4, 64, (2, 3), "float32", True, 1e-2),
         (4, 64, (5,), "bfloat16", True, 1e-2),
         (4, 128, (2, 3), "float16", True, 1e-6),
@@ -99,7 +100,8 @@ def cast_and_back(value: np.ndarray, dtype: Any) -> np.ndarray:
         (6, 32, (7,), "float16", False, 1e-2),
         (8, 512, (64,), "float32", True, 1e-2),
         (16, 24, (3,), "bfloat16", True, 1e-2),
-    ],
+    ),
+    indirect=["way"],
 )
 def test_outputs_and_gradients_equal_the_reference(
     way: Way, backend: str, n: int, d: int, tokens: Tuple[int, ...], dtype: str, gamma: bool, eps: float
@@ -125,8 +127,11 @@ def test_outputs_and_gradients_equal_the_reference(
         assert_close("grad_" + name, value, target)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("gamma", [True, False])
+@pytest.mark.parametrize(
+    ("way", "gamma", "dtype"),
+    in_turn((True, "float32"), (True, "bfloat16"), (False, "bfloat16"), (False, "float32")),
+    indirect=["way"],
+)
 def test_residual_output_brings_its_gradient_into_the_backward(way: Way, backend: str, gamma: bool, dtype: str) -> None:
     n, d, tokens, kind = 4, 16, (2, 3), DTYPES[dtype]
     rng = np.random.default_rng(3)
@@ -146,7 +151,7 @@ def test_residual_output_brings_its_gradient_into_the_backward(way: Way, backend
         assert_close("grad_" + name, value, getattr(want, "grad_" + name))
 
 
-@pytest.mark.parametrize("used", range(4))
+@pytest.mark.parametrize(("way", "used"), in_turn((0,), (1,), (2,), (3,)), indirect=["way"])
 def test_output_that_the_loss_does_not_use_gets_a_zero_gradient(way: Way, backend: str, used: int) -> None:
     n, d, tokens = 4, 16, (2, 3)
     rng = np.random.default_rng(4)
@@ -248,8 +253,11 @@ def test_recompute_runs_the_forward_once_more_and_changes_no_number(backend: str
         assert np.array_equal(one.asnumpy(), other.asnumpy())
 
 
-@pytest.mark.parametrize("view", ["transpose", "slice", "step"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("way", "dtype", "view"),
+    in_turn(*itertools.product(("float32", "bfloat16"), ("transpose", "slice", "step"))),
+    indirect=["way"],
+)
 def test_x_may_be_a_view(way: Way, backend: str, view: str, dtype: str) -> None:
     n, d, kind = 4, 16, DTYPES[dtype]
     cell = MhcPre(n, d, backend=backend)

@@ -12,7 +12,7 @@ from mindspore import Tensor, nn, ops
 from ms_mhc import mhc_pre_sinkhorn, reference
 from ms_mhc.dispatch import Options, present, specs
 from ms_mhc.operators.pre_sinkhorn import pre_sinkhorn
-from tests.compare import as_numpy, assert_close, pre_cotangents, pre_inputs
+from tests.compare import as_numpy, assert_close, in_turn, pre_cotangents, pre_inputs
 from tests.test_reference import central_differences, relative_error
 
 Way = Callable[[Any], Any]
@@ -56,13 +56,14 @@ class Operator(nn.Cell):
 
 @pytest.mark.parametrize("recipe", ["deepseek_v4", "paper"])
 @pytest.mark.parametrize(
-    ("n", "d", "tokens", "dtype", "gamma"),
-    [
+    ("way", "n", "d", "tokens", "dtype", "gamma"),
+    in_turn(
         (4, 64, (2, 3), "float32", True),
         (4, 64, (5,), "bfloat16", False),
         (3, 40, (2, 2), "float16", True),
         (8, 16, (33,), "float32", False),
-    ],
+    ),
+    indirect=["way"],
 )
 def test_outputs_and_gradients_equal_the_reference(
     way: Way, backend: str, n: int, d: int, tokens: Tuple[int, ...], dtype: str, gamma: bool, recipe: str

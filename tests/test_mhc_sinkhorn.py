@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Callable
 
 import numpy as np
@@ -9,14 +10,14 @@ import pytest
 from mindspore import Tensor, nn, ops
 
 from ms_mhc import MhcSinkhorn, mhc_sinkhorn, reference
-from tests.compare import assert_close
+from tests.compare import assert_close, in_turn
 
 Way = Callable[[Any], Any]
 
 
 @pytest.mark.parametrize(
-    ("n", "tokens", "num_iters", "recipe", "scale", "eps"),
-    [
+    ("way", "n", "tokens", "num_iters", "recipe", "scale", "eps"),
+    in_turn(
         (4, (2, 3), 20, "deepseek_v4", 3.0, 1e-6),
         (4, (7,), 3, "paper", 3.0, 1e-2),
         (8, (5,), 1, "deepseek_v4", 1.0, 1e-2),
@@ -24,7 +25,8 @@ Way = Callable[[Any], Any]
         (1, (2, 1), 3, "deepseek_v4", 1.0, 1e-2),
         (3, (4,), 20, "paper", 50.0, 1e-3),
         (4, (64,), 20, "deepseek_v4", 50.0, 1e-3),
-    ],
+    ),
+    indirect=["way"],
 )
 def test_matrices_and_gradient_equal_the_reference(
     way: Way, backend: str, n: int, tokens: Any, num_iters: int, recipe: str, scale: float, eps: float
@@ -51,8 +53,11 @@ def test_gradient_of_equal_logits_goes_through_the_first_of_them(backend: str) -
     assert_close("gradient", got, reference.mhc_sinkhorn_backward(grad, logits, **options))
 
 
-@pytest.mark.parametrize("recipe", ["deepseek_v4", "paper"])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("way", "recipe", "bad"),
+    in_turn(*itertools.product(("deepseek_v4", "paper"), (np.nan, np.inf, -np.inf))),
+    indirect=["way"],
+)
 def test_nan_and_inf_stay_in_their_token(way: Way, backend: str, recipe: str, bad: float) -> None:
     logits = np.random.default_rng(1).normal(size=(4, 4, 4)).astype(np.float32)
     clean = logits.copy()

@@ -206,7 +206,7 @@ def test_a_wrong_result_is_seen_in_every_tensor(monkeypatch: pytest.MonkeyPatch,
         c for c in run.cases(program, on)
         if c.get("gamma", True) and c.get("residual", True) and c.get("h_res") != "identity"
     )  # fmt: skip
-    case = {**case, "backend": "composite"}
+    case = {**case, "backend": "composite", **({"num_iters": 1} if "num_iters" in case else {})}
     right = program.compare(case)
     assert max(right.values()) <= 1
     original = programs.error_ratio

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -79,7 +80,14 @@ def host_in(folder: Path) -> Host:
         pytest.skip(problem)
     if not metadata.version("mindspore").startswith("2.10."):
         pytest.skip(f"the host CANN is made for MindSpore 2.10, not {metadata.version('mindspore')}")
+    _build(sys.executable)
     return Host(folder)
+
+
+@functools.cache
+def _build(python: str) -> None:
+    """The host CANN for what this Python has. It may take minutes, which the time limit of a program does not allow."""
+    subprocess.run([python, "-m", "aclnn_adapter.host", "--where"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
 @pytest.fixture(scope="module")
@@ -88,4 +96,5 @@ def vendor_host(tmp_path_factory: pytest.TempPathFactory) -> Host:
     problem = compiler_problem() or vendor_client.problem()
     if problem:
         pytest.skip(problem)
+    _build(str(vendor_client.interpreter()))
     return Host(tmp_path_factory.mktemp("vendor"), str(vendor_client.interpreter()))

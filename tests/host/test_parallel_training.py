@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 import pytest
@@ -23,11 +23,11 @@ BY_HAND = str(ROOT / "tests/parallel_program.py")
 HOST = ["-m", "aclnn_adapter.host"]
 
 CASES = {
-    "batch and sequence": ["--batch", "2", "--sequence", "2"],
     "flat batch, optimizer sharding": ["--batch", "4", "--flat", "--shard-optimizer"],
     "stages, sequence, recompute": ["--stages", "2", "--sequence", "2", "--recompute"],
     "kernels": ["--batch", "2", "--same", "2", "--bfloat16", "--recompute"],
 }
+BOTH = ["--batch", "2", "--sequence", "2"]  # in one graph; the cases have each of them
 OF_BFLOAT16 = 2.0**-6  # of the largest entry: a few units in its last place
 
 pytestmark = pytest.mark.skipif(launch.missing(), reason="MindSpore's launcher msrun is not installed")
@@ -46,22 +46,26 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
     return host_in(tmp_path_factory.mktemp("four"))
 
 
+def four_ranks(host: Host, wanted: Sequence[List[str]]) -> List[List[Trained]]:
+    """What four ranks have after each of these cases."""
+    under = [*HOST, "--trace", str(host.folder / "trace.jsonl")]
+    return launch.together(4, LAYOUTS, wanted, host.folder, host.environment, under)
+
+
 @pytest.fixture(scope="module")
 def four(host: Host) -> Dict[str, List[Trained]]:
-    """What four ranks have after each case."""
-    under = [*HOST, "--trace", str(host.folder / "trace.jsonl")]
-    found = launch.together(4, LAYOUTS, list(CASES.values()), host.folder, host.environment, under)
-    return dict(zip(CASES, found))
+    return dict(zip(CASES, four_ranks(host, list(CASES.values()))))
 
 
-def test_batch_and_sequence_split(one: Tuple[Trained, Trained], four: Dict[str, List[Trained]]) -> None:
-    assert_trains(one[0])
-    for rank in four["batch and sequence"]:
+@pytest.mark.slow
+def test_batch_and_sequence_split(one: Tuple[Trained, Trained], tmp_path: Path) -> None:
+    for rank in four_ranks(host_in(tmp_path), [BOTH])[0]:
         assert_same(rank, one[0])
 
 
 def test_optimizer_sharding(one: Tuple[Trained, Trained], four: Dict[str, List[Trained]]) -> None:
     """With the second layer on streams [T, N, D]. Every rank has a part of what four ranks can divide."""
+    assert_trains(one[0])
     ranks = four["flat batch, optimizer sharding"]
     expected, divided, whole = one[0].values, set(), {}
     for name, value in ranks[0].values.items():

@@ -72,8 +72,15 @@ def _losses(output: str) -> list[float]:
     return [float(number) for number in json.loads(line[len("LOSSES") :])]
 
 
-@pytest.mark.parametrize("optimizer", ["AdamWeightDecay", "Adam"])
-@pytest.mark.parametrize("mode", [0, 1])
+@pytest.mark.parametrize(
+    ("mode", "optimizer"),
+    [
+        (0, "AdamWeightDecay"),
+        (1, "Adam"),
+        pytest.param(0, "Adam", marks=pytest.mark.slow),
+        pytest.param(1, "AdamWeightDecay", marks=pytest.mark.slow),
+    ],
+)
 def test_a_transformer_trains_as_on_the_cpu_backend(host: Host, mode: int, optimizer: str) -> None:
     arguments = [str(mode), optimizer]
     command = [*host.command(_NETWORK, "--check-leaks"), "Ascend", *arguments]

@@ -14,7 +14,7 @@ EDITS = [
         "ms_mhc/csrc/pre_forward_kernels.h",
         CORE,
         ("static_cast<double>(l.nd) + static_cast<double>(a.norm_eps)", "static_cast<double>(l.nd)"),
-        ("squares[t] / static_cast<double>(l.nd)", "squares[t] / static_cast<double>(d)"),
+        ("squares[t] / static_cast<double>(l.nd)", "squares[t] / static_cast<double>(l.d)"),
         ("a.alpha[k < n ? 0 : 1]", "a.alpha[k < n ? 1 : 0]"),
         (
             "static_cast<float>(gates[t * 2 * n + k] + static_cast<double>(a.hc_eps))",
