@@ -20,7 +20,7 @@ import gc
 import re
 import sys
 from pathlib import Path
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence
 
 import mindspore as ms
 import numpy as np
@@ -96,18 +96,16 @@ def training(backend: str, mode: str, dtype: Any) -> Callable[[Tensor, Tensor], 
     return Step() if mode == "graph" else eagerly
 
 
-def train(step: Callable[[Tensor, Tensor], Tensor], steps: int, every: int, dtype: Any) -> List[Sample]:
+def train(step: Callable[[Tensor, Tensor], Tensor], steps: int, every: int, dtype: Any) -> Iterator[Sample]:
     """A sample after every ``every`` steps."""
     rng = np.random.default_rng(0)
-    samples = []
     for number in range(1, steps + 1):
         shape = (TOKENS[number % len(TOKENS)], STREAMS, SIZE)
         x, target = (Tensor(rng.standard_normal(shape, np.float32)) for _ in range(2))
         loss = float(step(x.astype(dtype), target))
         assert np.isfinite(loss), f"step {number}: loss {loss}"
         if number % every == 0:
-            samples.append(Sample.after(number))
-    return samples
+            yield Sample.after(number)
 
 
 def growth(samples: Sequence[Sample], settled: int, percent: Optional[float]) -> Optional[str]:
@@ -139,10 +137,11 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     given = parser.parse_args(arguments)
     ms.set_context(device_target=given.device, mode=MODES[given.mode], jit_config={"jit_level": "O0"})
     dtype = ms.float16 if given.device == "Ascend" else ms.float32  # what the kernels take
-    samples = train(training(given.backend, given.mode, dtype), given.steps, given.every, dtype)
-    for sample in samples:
+    samples: List[Sample] = []
+    for sample in train(training(given.backend, given.mode, dtype), given.steps, given.every, dtype):
+        samples.append(sample)
         megabytes = sample.memory / 2**20
-        print(f"step {sample.step:5}: {megabytes:8.1f} MiB, {sample.files} files, {sample.objects} objects")
+        print(f"step {sample.step:5}: {megabytes:8.1f} MiB, {sample.files} files, {sample.objects} objects", flush=True)
     percent = None if given.mode == "pynative" and given.device == "CPU" else given.percent
     grew = growth(samples, given.settled, percent)
     print(f"{given.backend}, {given.mode}: {grew or 'nothing grew'}")
