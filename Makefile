@@ -4,10 +4,14 @@
 # make lint     ruff and mypy
 # make build    compile the C++ core; test and example do it when a source is newer than the library
 # make vendor   create .venv-vendor, with torch_npu: the tests that call the operators through it find it there
+# make oldest   create .venv-oldest, with the oldest MindSpore that is supported, and run the CPU's tests on it
+# make coverage run all tests, then say which lines and branches none of them reached
 # make zoo      put MindSpore Transformers into build/mindformers: the tests that run its classes find it there
 
 VENV := .venv
 VENDOR := .venv-vendor
+OLDEST := .venv-oldest
+OLDEST_TESTS := tests/test_checks.py tests/test_hyper_connection.py $(wildcard tests/test_mhc_*.py)
 ZOO := build/mindformers
 # a file's tests in one process, which then does once what they share; tests/conftest.py orders the files
 TOGETHER := -n 2 --dist loadfile --no-loadscope-reorder
@@ -21,8 +25,8 @@ COMPILER := $(firstword $(foreach c,$(CXX) g++ c++ clang++,$(shell command -v $(
 
 
 # Without a compiler the package works all the same, only slower.
-test slow example: $(if $(COMPILER),$(LIBRARY))
-.PHONY: test slow example lint build vendor zoo clean
+test slow example oldest coverage: $(if $(COMPILER),$(LIBRARY))
+.PHONY: test slow example lint build vendor zoo oldest coverage clean
 
 test: $(VENV)/installed
 	$(VENV)/bin/python -m pytest $(TOGETHER) -m "not slow"
@@ -44,11 +48,27 @@ $(VENDOR)/made: $(VENV)/installed .ci/vendor
 	.ci/vendor $(VENV)
 	@touch $@
 
+# MindSpore ops called eagerly are left out: they take most of the time, and are the same formulas as in the graphs.
+oldest: $(OLDEST)/made
+	test -f $(OLDEST)/missing || PYTHONPATH=. $(OLDEST)/bin/python -m pytest -n 2 \
+		-m "not slow" -k "not (pynative and composite)" $(OLDEST_TESTS)
+
+$(OLDEST)/made: $(VENV)/installed .ci/oldest
+	.ci/oldest $(VENV)
+	@touch $@
+
 zoo: $(ZOO)/made
 
 $(ZOO)/made: $(VENV)/installed .ci/zoo
 	.ci/zoo $(VENV)
 	@touch $@
+
+coverage: $(VENV)/installed
+	$(VENV)/bin/python -m pip install --quiet --editable '.[coverage]'
+	$(VENV)/bin/python -m coverage erase
+	-$(VENV)/bin/python -m coverage run -m pytest -m "not slow"
+	$(VENV)/bin/python -m coverage combine --quiet
+	$(VENV)/bin/python -m coverage report
 
 $(VENV)/installed: pyproject.toml setup.py
 	@test -n "$(PYTHON)" || { echo "No Python 3.9 to 3.12 found; name one with PYTHON=..." >&2; exit 1; }
@@ -64,4 +84,4 @@ $(LIBRARY): $(wildcard $(CSRC)/*.cc $(CSRC)/*.h) $(CSRC)/build.py | $(VENV)/inst
 	$(VENV)/bin/python $(CSRC)/build.py --if-changed
 
 clean:
-	rm -rf $(VENV) $(VENDOR) build *.egg-info
+	rm -rf $(VENV) $(VENDOR) $(OLDEST) build *.egg-info

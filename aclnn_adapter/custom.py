@@ -21,9 +21,11 @@ import mindspore as ms
 from mindspore import ops
 from mindspore.ops import CustomRegOp, DataType
 
-from aclnn_adapter import platform
+from aclnn_adapter import extension, platform
 from aclnn_adapter.cpp_infer import shape_function
+from aclnn_adapter.extension import EagerKernel
 from aclnn_adapter.operators import Argument, Operator, resolve
+from aclnn_adapter.platform import recording
 
 _ATTR_TYPES = {"double": "double", "float": "float", "int64_t": "int", "bool": "bool"}
 _REGISTERED_TYPES = {
@@ -35,6 +37,7 @@ X_DTYPES = ("bfloat16", "float16")
 
 _CACHE_VARIABLE, _HEADERS_VARIABLE = "MS_COMPILER_CACHE_PATH", "ASCEND_CUSTOM_OPP_PATH"
 _build_lock = threading.Lock()
+_graph_lock = threading.RLock()  # MindSpore's graphs give wrong results where two threads run one at once
 _folder: List[str] = []
 
 
@@ -47,9 +50,13 @@ def _process_folder() -> str:
         parents = (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")
         usable = (p for p in parents if not re.search(r"[\s:]", p) and os.access(p, os.W_OK | os.X_OK))
         _folder.append(tempfile.mkdtemp(prefix="aclnn_adapter_", dir=next(usable, None)))
-        owner = os.getpid()
-        atexit.register(lambda: shutil.rmtree(_folder[0], ignore_errors=True) if os.getpid() == owner else None)
+        atexit.register(_remove, _folder[0], os.getpid())
     return _folder[0]
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # a forked process leaves it alone
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -129,7 +136,11 @@ def infer_functions(
 
 
 class AclnnKernel(ops.Custom):
-    """One aclnn operator. Inside a compiled graph it is the kernel; called from Python, it compiles a graph of itself.
+    """One aclnn operator. Inside a compiled graph it is the kernel.
+
+    Called from Python in PyNative mode it is a function of MindSpore's extension (:mod:`aclnn_adapter.extension`).
+    Where that cannot be had, in graph mode, and while MindSpore records a gradient, which the kernel does not have, it
+    compiles a graph of itself.
 
     Args:
         operator: the contract.
@@ -158,10 +169,16 @@ class AclnnKernel(ops.Custom):
             function, python = f"{source}:{operator.name}", None
         with _environment(operator):
             super().__init__(function, python, dtypes, func_type="aot", reg_info=registration(operator))
-        self._call = _as_graph(self)
+        self._graph = _as_graph(self)
+        self._shapes = shapes
+        self._eager: Optional[EagerKernel] = None
 
     def __call__(self, *args: Any) -> Any:
-        return self._call(*args)
+        if ms.get_context("mode") != ms.PYNATIVE_MODE or recording() or extension.refusal():
+            return self._graph(*args)
+        if self._eager is None:
+            self._eager = EagerKernel(self.operator, self._shapes)
+        return self._eager(*args)
 
 
 def _as_graph(kernel: AclnnKernel) -> Callable[..., Any]:
@@ -170,12 +187,13 @@ def _as_graph(kernel: AclnnKernel) -> Callable[..., Any]:
         return kernel(*args)
 
     def run(*args: Any) -> Any:
-        # with MS_JIT=0 MindSpore would call the Python function, which would end up here again
-        switch = os.environ.pop("MS_JIT", None)
-        try:
-            return call(*args)
-        finally:
-            if switch is not None:
-                os.environ["MS_JIT"] = switch
+        with _graph_lock:
+            # with MS_JIT=0 MindSpore would call the Python function, which would end up here again
+            switch = os.environ.pop("MS_JIT", None)
+            try:
+                return call(*args)
+            finally:
+                if switch is not None:
+                    os.environ["MS_JIT"] = switch
 
     return run

@@ -188,7 +188,7 @@ class Operator:
                     sizes.setdefault(dim, (size,))
         if "F" not in sizes and "N" in sizes:
             (streams,) = sizes["N"]
-            sizes["F"] = (UNKNOWN if streams == UNKNOWN else streams * streams + 2 * streams,)
+            sizes["F"] = (UNKNOWN if streams == UNKNOWN else num_gates(streams),)
         return sizes
 
 

@@ -19,10 +19,20 @@ import mindspore as ms
 
 from aclnn_adapter.operators import A2, A3, A5, OPERATORS, Operator
 
+try:
+    from mindspore.graph.api import _pynative_executor
+except ImportError:  # MindSpore 2.9
+    from mindspore.common.api import _pynative_executor
+
 
 def device_target() -> str:
     """``"CPU"``, ``"GPU"`` or ``"Ascend"``: where MindSpore runs its operators now."""
     return str(ms.get_context("device_target"))
+
+
+def recording() -> bool:
+    """Whether MindSpore records what is computed eagerly now, for a gradient."""
+    return bool(_pynative_executor.requires_grad())
 
 
 @cache

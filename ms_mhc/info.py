@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List
 
 import mindspore as ms
 
-from aclnn_adapter import platform
+from aclnn_adapter import extension, platform
 from ms_mhc.backends import registry
 from ms_mhc.backends.registry import Backend, Job
 from ms_mhc.operation import BACKWARD, FORWARD, OPERATIONS
@@ -49,6 +49,7 @@ def lines(num_streams: int, hidden_size: int, dtype: str) -> List[str]:
         f"device      {target}",
         f"soc         {platform.soc_version() if target == 'Ascend' else 'none'}",
         f"CANN        {_cann()}",
+        *([f"eager calls {extension.about()}"] if target == "Ascend" else []),
         "",
         f"For num_streams={num_streams}, hidden_size={hidden_size}, {dtype}, backend='auto' takes:",
     ]

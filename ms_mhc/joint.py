@@ -14,9 +14,10 @@ from mindspore import Tensor, mint, nn
 from mindspore._c_expression import MixedPrecisionType
 from mindspore.common._grad_function import _Function
 
+from aclnn_adapter.platform import recording
 from ms_mhc.backends.registry import Kernel
 from ms_mhc.operation import RESIDUAL, Operation
-from ms_mhc.operators.precision import called_eagerly, local, recording, run_eagerly
+from ms_mhc.operators.precision import called_eagerly, local, run_eagerly
 from ms_mhc.parallel import Placed
 
 Tensors = Tuple[Tensor, ...]

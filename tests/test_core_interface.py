@@ -13,7 +13,7 @@ from ms_mhc import csrc, reference
 
 pytestmark = pytest.mark.skipif(csrc.refusal() is not None, reason=f"the library cannot be used: {csrc.refusal()}")
 
-DONE, WRONG_COUNT, WRONG_TYPE, WRONG_SHAPE, WRONG_SCALAR, FAILED = range(6)
+DONE, WRONG_COUNT, WRONG_TYPE, WRONG_SHAPE, WRONG_SCALAR, FAILED, OTHER_VERSION = range(7)
 T, N, D = 5, 3, 20
 F = N * N + 2 * N
 RECIPES = {"deepseek_v4": 0, "paper": 1}
@@ -43,8 +43,8 @@ def numbers(*shape: int, dtype: type = np.float32) -> np.ndarray:
     return np.random.default_rng(sum(shape)).normal(size=shape).astype(dtype)
 
 
-def scalars(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
+def scalars(mask: float, *values: float) -> np.ndarray:
+    return np.array([mask, csrc.version(), *values], np.float32)
 
 
 def room(*shape: int, dtype: type = np.float32) -> np.ndarray:
@@ -282,3 +282,11 @@ def test_sinkhorn_scalars_that_mean_nothing(num_iters: float, recipe: float) -> 
         given, results = OPERATORS[name]()
         given[0][-2:] = num_iters, recipe
         assert call(name, [*given, *results]) == WRONG_SCALAR
+
+
+@pytest.mark.parametrize("name", list(OPERATORS))
+def test_a_call_that_was_written_for_other_sources(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    given, results = OPERATORS[name]()
+    given[0][1] += 1
+    assert call(name, [*given, *results]) == OTHER_VERSION
+    assert "another version of ms_mhc" in capfd.readouterr().err

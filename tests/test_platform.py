@@ -304,6 +304,21 @@ def test_callbacks_go_where_mindspore_can_compile_them(
     assert not set(custom._process_folder()) & set(" :")
 
 
+def test_folders_for_callbacks_go_with_the_process(tmp_path: Path) -> None:
+    program = """
+from pathlib import Path
+from aclnn_adapter import custom
+made = []
+for _ in range(2):
+    made.append(custom._process_folder())
+    custom._folder.clear()
+assert all(Path(folder).parent == Path.cwd() for folder in made), made
+"""
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(custom.__file__).parents[1])}
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, check=True)
+    assert not list(tmp_path.glob("aclnn_adapter_*"))
+
+
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=str)
 def test_mindspore_reads_the_c_types_of_the_contract_whatever_the_header_looks_like(
     cann: Path, operator: Operator

@@ -28,10 +28,12 @@ COMPILER = "g++"
 
 _HERE = Path(__file__).resolve().parent
 _SOURCES = _HERE / "src"
+_HEADERS = _HERE / "include"  # what the installation has of CANN's
 _CSRC = _HERE.parents[1] / "ms_mhc/csrc"  # the mathematics: the host computes it where the vendor has kernels
 _FLAGS = ["-std=c++17", "-march=native", "-fPIC", "-fopenmp", "-fvisibility=hidden"]
 _FAST = ("mhc", "csrc")  # what computes much; the rest compiles in a third of the time at -O1
 _VERSION = f'-DCANN_VERSION="{vendor.CANN_VERSION}"'
+_INCLUDES = [f"-I{folder}" for folder in (_SOURCES, _HEADERS, _CSRC)]
 _WARNINGS = ["-Wall", "-Wextra", "-Werror"]
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 _UNUSABLE = re.compile(r"[\s:;]|opp")
@@ -207,7 +209,7 @@ def _with_headers(source: Path) -> List[Path]:
     found = [source]
     for path in found:  # grows
         for name in _INCLUDE.findall(path.read_text()):
-            places = (folder / name for folder in (path.parent, _SOURCES, _CSRC))
+            places = (folder / name for folder in (path.parent, _SOURCES, _HEADERS, _CSRC))
             found.extend(p for p in itertools.islice(filter(Path.is_file, places), 1) if p not in found)
     return found
 
@@ -224,7 +226,7 @@ def _compile_one(source: Path, target: Path) -> None:
     if known.is_file():
         shutil.copyfile(known, target)
         return
-    _run([COMPILER, *flags, f"-I{_SOURCES}", f"-I{_CSRC}", "-c", str(source), "-o", str(target)])
+    _run([COMPILER, *flags, *_INCLUDES, "-c", str(source), "-o", str(target)])
     known.parent.mkdir(parents=True, exist_ok=True)
     unfinished = known.with_name(f"{known.name}.{os.getpid()}")
     shutil.copyfile(target, unfinished)

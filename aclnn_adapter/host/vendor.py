@@ -28,13 +28,12 @@ _CONST_OUTPUTS = (MHC_PRE_BACKWARD, MHC_PRE_BACKWARD_V2, MHC_PRE_SINKHORN_BACKWA
 CANN_VERSION = "9.1.0"
 PYTHON_FOLDER = "opp/built-in/op_impl/ai_core/tbe"
 
-_ACL_BASE = """#pragma once
-#include <stddef.h>
-#include <stdint.h>
-typedef int aclDataType;
-typedef int aclError;
-typedef void *aclrtStream;
-"""
+_HEADERS = Path(__file__).resolve().parent / "include"
+# Headers of CANN that MindSpore's own include where an extension is compiled, and the ones here that say enough.
+_SAME_HEADER = {
+    "acl/acl_rt.h": ("acl/acl.h", "acl/acl_op.h", "acl/acl_op_compiler.h", "acl/acl_rt_allocator.h", "hccl/hccl.h"),
+    "graph/types.h": ("ge/ge_api.h", "graph/operator.h", "graph/operator_reg.h", "graph/tensor.h"),
+}
 
 _ACL_META = """#pragma once
 #include "acl/acl_base.h"
@@ -53,7 +52,7 @@ typedef struct aclTensorList aclTensorList;
 def write_vendor_files(root: Path, old_header: bool) -> None:
     """Lay out headers, operator information and version below the root of a CANN installation."""
     files = {
-        "include/acl/acl_base.h": _ACL_BASE,
+        **_headers(),
         "include/aclnn/acl_meta.h": _ACL_META,
         "version.cfg": f"version=[{CANN_VERSION}]\n",
         "opp/version.info": f"Version={CANN_VERSION}\n",
@@ -71,6 +70,14 @@ def write_vendor_files(root: Path, old_header: bool) -> None:
         path_to.parent.mkdir(parents=True, exist_ok=True)
         path_to.write_text(text)
     (root / "opp/vendors").mkdir(exist_ok=True)
+
+
+def _headers() -> Dict[str, str]:
+    """The headers that are not about operators."""
+    files = {f"include/{path.relative_to(_HEADERS)}": path.read_text() for path in _HEADERS.rglob("*.h")}
+    for shown, names in _SAME_HEADER.items():
+        files.update({f"include/{name}": f'#pragma once\n#include "{shown}"\n' for name in names})
+    return files
 
 
 def header(operator: Operator) -> str:

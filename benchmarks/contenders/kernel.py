@@ -51,12 +51,16 @@ def _outputs(task: Task, backward: bool, dtype: np.dtype[Any]) -> Dict[str, _Any
 
 
 def _scalars(task: Task, backward: bool) -> _Any:
-    """The mask of the optional inputs that are there (h_res, no gamma, no grad_x_post), then the operator's scalars."""
+    """The mask of the optional inputs that are there, the library's version, then the operator's scalars.
+
+    h_res is there, gamma and grad_x_post are not.
+    """
+    mask, values = 0, [EPS] if backward else [EPS, EPS]
     if task.operator == "mhc_post":
-        return np.array([1], np.float32)
-    if task.operator == "mhc_sinkhorn":
-        return np.array([0, EPS, NUM_ITERS, 0], np.float32)
-    return np.array([0, EPS] if backward else [0, EPS, EPS], np.float32)
+        mask, values = 1, []
+    elif task.operator == "mhc_sinkhorn":
+        values = [EPS, NUM_ITERS, 0]
+    return np.array([mask, csrc.version(), *values], np.float32)
 
 
 def _arrays(results: Any) -> List[Array]:

@@ -1,8 +1,7 @@
 """The vendor's kernels on Ascend.
 
-In a compiled graph the kernel runs. Called eagerly in PyNative mode, ``auto`` computes with MindSpore ops and
-``backend="aclnn"`` compiles the one call as a small graph: that needs no CANN headers and no C++ extension, and the
-kernel is reached the same way as in a large graph.
+In a compiled graph the kernel runs. Called eagerly in PyNative mode, ``auto`` computes with MindSpore ops unless the
+caller wants kernels there too, and ``backend="aclnn"`` calls the kernel (:class:`aclnn_adapter.custom.AclnnKernel`).
 """
 
 from __future__ import annotations

@@ -2,12 +2,13 @@
 
 The library is compiled when the package is installed. ``ops.Custom`` hands its functions the tensors as they are, in
 graph mode and in PyNative mode. In front of them travels one small tensor with the scalars; its first number has a bit
-for each optional tensor that is there (``ms_mhc/csrc/mindspore_aot.cc``).
+for each optional tensor that is there, its second says which library they are for (``ms_mhc/csrc/mindspore_aot.cc``).
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any, Callable, Optional, Tuple
 
@@ -24,6 +25,9 @@ from ms_mhc.operators.precision import Float32Cell
 
 RECIPES = {"deepseek_v4": 0.0, "paper": 1.0}
 MOST_ITERATIONS = 1_000_000  # num_iters travels as float32
+
+# MindSpore fails ("runtime_info is null") where two threads call a primitive eagerly for the first time at some shapes.
+_launch_lock = threading.Lock()
 
 
 def _within(path: Path, folder: Path) -> bool:
@@ -43,6 +47,10 @@ class _Call(Float32Cell):
         self.function = function
         self.scalars = scalars
         self.single = single
+
+    def __call__(self, *tensors: Tensor) -> Tuple[Tensor, ...]:
+        with _launch_lock:
+            return self.construct(*tensors)
 
     def construct(self, *tensors: Tensor) -> Tuple[Tensor, ...]:
         out = self.function(self.scalars, *tensors)
@@ -83,4 +91,6 @@ class Cpu(Backend):
         scalars = [RECIPES.get(values[a.snake_name], values[a.snake_name]) for a in whole.attrs]
         shapes, dtypes = infer_functions(contract, leading=1)
         function = ops.Custom(f"{csrc.loadable()}:{_function(whole)}", shapes, dtypes, func_type="aot")
-        return _Call(function, Tensor(np.array([mask, *scalars], np.float32)), len(contract.outputs) == 1)
+        return _Call(
+            function, Tensor(np.array([mask, csrc.version(), *scalars], np.float32)), len(contract.outputs) == 1
+        )

@@ -72,6 +72,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--rounds", type=_count, metavar="R", help="default: 21, with --quick 5")
     parser.add_argument(
+        "--calls",
+        type=_count,
+        default=1,
+        metavar="C",
+        help="in a row in each round, as in a loop; default: %(default)s",
+    )
+    parser.add_argument(
         "--against", type=_there, action="append", metavar="PATH", help="a file of contenders, or a folder; repeatable"
     )
     parser.add_argument("--json", type=file_to_write, metavar="FILE", help="write the result there, after every row")
@@ -89,6 +96,7 @@ def _plan(arguments: Any) -> Plan:
         operators=tuple(arguments.only or OPERATORS),
         dtypes=tuple(arguments.dtype or DTYPES),
         rounds=arguments.rounds or (5 if quick else 21),
+        calls=arguments.calls,
         threads=arguments.threads,
         memory=not (quick or arguments.no_memory),
         tokens=tokens,

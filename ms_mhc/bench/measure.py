@@ -26,11 +26,14 @@ class Spread:
         return Spread(low, middle, high)
 
 
-def interleaved(steps: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 2) -> Dict[str, List[float]]:
+def interleaved(
+    steps: Mapping[str, Callable[[], Any]], rounds: int, warm_up: int = 2, calls: int = 1
+) -> Dict[str, List[float]]:
     """Seconds of every step in every round.
 
     A round takes each step once, so a disturbance meets all of them, in an order that changes from round to round, so
-    that no step always finds the caches that the same other one left. Results are dropped outside the time taken.
+    that no step always finds the caches that the same other one left. Results are dropped outside the time taken, but
+    for those of ``calls`` in a row, whose mean time counts: the caches are then the step's own, as in a loop.
     """
     for _ in range(warm_up):
         for step in steps.values():
@@ -43,8 +46,9 @@ def interleaved(steps: Mapping[str, Callable[[], Any]], rounds: int, warm_up: in
         for turn in range(rounds):
             for name in random.Random(turn).sample(names, len(names)):
                 start = time.perf_counter()
-                result = steps[name]()
-                times[name].append(time.perf_counter() - start)
+                for _ in range(calls):
+                    result = steps[name]()
+                times[name].append((time.perf_counter() - start) / calls)
                 del result
     finally:
         gc.enable()

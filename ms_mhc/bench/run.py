@@ -39,6 +39,7 @@ class Plan:
     operators: Tuple[str, ...] = OPERATORS
     dtypes: Tuple[str, ...] = DTYPES
     rounds: int = 21
+    calls: int = 1  # in a row, in each round
     threads: int = 1
     memory: bool = True
     tokens: Tuple[int, ...] = ()  # for our time against T; none: not measured
@@ -109,7 +110,7 @@ def row(task: Task, plan: Plan, field: Sequence[Contender]) -> Result:
     runs = {name: step.run for name, step in steps.items()}
     runs[_COPY] = limits.copy(plan.copy_megabytes, plan.threads)
     runs[_PRODUCT] = limits.product(plan.product_size)
-    times = interleaved(runs, plan.rounds)
+    times = interleaved(runs, plan.rounds, calls=plan.calls)
     seconds = {name: Spread.of(values) for name, values in times.items()}
 
     moved, operations = least_bytes(task), least_operations(task)
@@ -166,7 +167,9 @@ def scaling(operator: str, plan: Plan, say: Say) -> Result:
         except Exception as failure:
             say(f"  {task}: left out, {_reason(failure)}")
             break
-    times = {int(name): Spread.of(v) for name, v in interleaved(steps, max(3, plan.rounds // 3)).items()}
+    times = {
+        int(name): Spread.of(v) for name, v in interleaved(steps, max(3, plan.rounds // 3), calls=plan.calls).items()
+    }
     result: Result = {
         "operator": operator,
         "dtype": dtype,
@@ -188,6 +191,7 @@ def run(plan: Plan, result: Result, say: Say, done: Callable[[Result], Any]) -> 
         "command": result["command"],
         "versions": result["machine"]["versions"],
         "threads": plan.threads,
+        "calls": plan.calls,
     }
     field = contenders(plan.against)
     tasks = plan.tasks()

@@ -6,11 +6,12 @@ import atexit
 import ctypes
 import os
 import shutil
-import struct
 import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Optional
+
+from aclnn_adapter.libraries import cut_short
 
 LIBRARY = Path(__file__).resolve().parent / "libms_mhc_cpu.so"
 ISA_VARIABLE = "MS_MHC_CPU_ISA"
@@ -33,7 +34,7 @@ def refusal() -> Optional[str]:
             f"install a C++ compiler such as g++, then run: {REBUILD}"
         )
     try:
-        if _cut_short(LIBRARY):
+        if cut_short(LIBRARY):
             return f"{name} cannot be loaded (a part of the file is missing); compile it here: {REBUILD}"
         library = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
@@ -56,17 +57,6 @@ def refusal() -> Optional[str]:
     except OSError as error:
         return str(error)
     return None
-
-
-def _cut_short(library: Path) -> bool:
-    """Whether it ends before its table of sections, which stands last: loading such a file kills the process."""
-    with library.open("rb") as file:
-        header = file.read(64)
-    if len(header) < 64 or header[:6] != b"\x7fELF\x02\x01":
-        return False  # the loader says what else is wrong
-    (table,) = struct.unpack_from("<Q", header, 0x28)
-    size, count = struct.unpack_from("<HH", header, 0x3A)
-    return library.stat().st_size < table + size * count
 
 
 def _text(library: ctypes.CDLL, name: str) -> str:
@@ -100,6 +90,12 @@ def loadable() -> Path:
         link.symlink_to(LIBRARY)
         return link
     raise OSError(f"{LIBRARY} has a colon in its path, and no temporary folder without one can be written; set TMPDIR")
+
+
+@cache
+def version() -> float:
+    """What the scalars of a call carry, by which the library knows that they were written for it."""
+    return float(int(_text(ctypes.CDLL(str(LIBRARY)), "MhcSourceDigest")[:6] or "0", 16))
 
 
 @cache

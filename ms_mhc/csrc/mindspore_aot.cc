@@ -7,24 +7,33 @@
 // there is left out, and so is the output that belongs to it. x is [T, N, D] or [B, S, N, D], in general [..., N, D];
 // whatever has x's element type (float32, float16 or bfloat16) is a void pointer in mhc.h, and everything else is float32.
 //
-// A function returns 0, or one of Status; it throws nothing and prints nothing.
+// The second number says which sources the caller was written for. MindSpore can keep compiled graphs in files, and
+// looks for changes in the user's program only: a graph may be older than this library.
+//
+// A function returns 0, or one of Status; it throws nothing, and prints nothing but on kOtherVersion.
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <initializer_list>
+#include <string>
 
 #include "export.h"
 #include "mhc.h"
+
+MHC_EXPORT const char *MhcSourceDigest();
 
 namespace {
 
 enum Status : int {
   kDone = 0,
-  kWrongCount = 1,   // the number of tensors is not what the mask says
-  kWrongType = 2,    // an element type
-  kWrongShape = 3,   // a shape does not fit x's
-  kWrongScalar = 4,  // the mask, num_iters or recipe
-  kFailed = 5,       // no memory, or another exception
+  kWrongCount = 1,    // the number of tensors is not what the mask says
+  kWrongType = 2,     // an element type
+  kWrongShape = 3,    // a shape does not fit x's
+  kWrongScalar = 4,   // the mask, num_iters or recipe
+  kFailed = 5,        // no memory, or another exception
+  kOtherVersion = 6,  // the scalars are those of other sources
 };
 
 // Thrown and caught in this file only.
@@ -33,6 +42,19 @@ struct Refused {
 };
 
 constexpr float kMostIterations = 1e6f;
+
+// The first 24 bits of the digest, which a float holds exactly.
+float version() {
+  static const float value = static_cast<float>(std::strtoul(std::string(MhcSourceDigest(), 0, 6).c_str(), nullptr, 16));
+  return value;
+}
+
+void say_other_version() {
+  std::fputs(
+      "ms_mhc: this compiled graph was made by another version of ms_mhc. MindSpore took it from its compile cache: "
+      "delete that folder (MS_COMPILER_CACHE_PATH).\n",
+      stderr);
+}
 
 bool is_integer(float value, float least, float most) {
   return value >= least && value <= most && value == std::floor(value);
@@ -81,15 +103,16 @@ class Tensors {
 
   template <typename... Values>
   void scalars(Values *...values) {
-    constexpr int kCount = 1 + static_cast<int>(sizeof...(values));
+    constexpr int kCount = 2 + static_cast<int>(sizeof...(values));
     next_ = 1;
     bit_ = 1;
     if (!has_type(0, mhc::Element::kFloat32)) throw Refused{kWrongType};
     if (given_.ndims[0] != 1 || given_.shapes[0][0] != kCount) throw Refused{kWrongShape};
     if (!given_.params[0]) throw Refused{kFailed};
     const float *from = static_cast<const float *>(given_.params[0]);
+    if (from[1] != version()) throw Refused{kOtherVersion};
     if (!is_integer(from[0], 0.0f, 255.0f)) throw Refused{kWrongScalar};
-    mask_ = static_cast<unsigned>(from[0]);
+    mask_ = static_cast<unsigned>(*from++);
     (read(*++from, values), ...);
   }
 
@@ -196,6 +219,7 @@ int call(const Given &given, void (*compute)(const Arguments &), const List &lis
     compute(arguments);
     return kDone;
   } catch (const Refused &refused) {
+    if (refused.status == kOtherVersion) say_other_version();
     return refused.status;
   } catch (...) {
     return kFailed;

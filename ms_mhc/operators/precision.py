@@ -66,11 +66,6 @@ def called_eagerly() -> bool:
     return bool(ms.get_context("mode") == ms.PYNATIVE_MODE)
 
 
-def recording() -> bool:
-    """Whether MindSpore records what is computed eagerly now, for a gradient."""
-    return bool(_pynative_executor.requires_grad())
-
-
 def run_eagerly(function: Callable[..., Any], *args: Any) -> Any:
     """A call in PyNative mode without the mixed precision of the cell that makes it."""
     capture.refuse()

@@ -7,11 +7,12 @@ from typing import Any, Callable, List, Optional, Sequence
 
 import mindspore as ms
 
+from aclnn_adapter import extension
 from ms_mhc.selftest import machine, networks
 from ms_mhc.selftest.covering import Case, covering
 from ms_mhc.selftest.machine import WAYS, Machine
 from ms_mhc.selftest.programs import PROGRAMS, Program
-from ms_mhc.selftest.report import Report
+from ms_mhc.selftest.report import Report, without_names
 
 
 def cases(program: Program, here: Machine) -> List[Case]:
@@ -31,6 +32,12 @@ def left_out(program: Program, here: Machine) -> List[str]:
     return [
         f"{name}={value}" for name in smallest for value in factors[name] if not here.fits({**smallest, name: value})
     ]
+
+
+def _say_how_kernels_are_called(report: Report) -> None:
+    refused = extension.refusal()  # compiles it where it is not there yet
+    report.measured["eager_calls"] = without_names(refused) if refused else "extension"
+    report.say(f"kernels are called eagerly through {f'small graphs: {refused}' if refused else 'the extension'}")
 
 
 def _check_operators(report: Report, here: Machine) -> None:
@@ -98,6 +105,8 @@ def run(
     with machine.restored_context():
         example: Case = {"num_streams": 4, "hidden_size": 64, "dtype": here.sixteen_bits, "backend": backend}
         report.say(f"device {here.target}, backend {machine.taken('mhc_pre', example)}")
+        if here.target == "Ascend" and "eager" in ways:
+            _say_how_kernels_are_called(report)
         _check_operators(report, here)
         report.say("whole networks:")
         _check_networks(report, here, backend)

@@ -74,6 +74,7 @@ def test_kernels_in_compiled_graphs_equal_the_reference(host: Host, mode: str, r
 def test_eager_calls_take_mindspore_ops_and_by_name_the_kernels(host: Host) -> None:
     result = selftest(host, ["--mode", "eager", "--quick", "--report", "report.json"])
     assert "all checks passed" in result.output
+    assert "kernels are called eagerly through the extension" in result.output
     by_name = [c for c in cases(result, host, "mhc_pre", "aclnn") if c["backend"] == "aclnn"]
     assert len(by_name) >= 2
     # once alone, once for its gradient; nothing for the cases and networks of auto

@@ -35,8 +35,17 @@ BENCH = Killer(
     "benchmark", ("tests/test_bench.py", "-k", "refused or missing or least or saves or ratios or connection")
 )
 SELFTEST = Killer("selftest", ("tests/test_selftest.py", "-k", "not personal"))
+EXTENSION = Killer("extension for eager calls", ("tests/test_extension.py",))
 
 EDITS = [
+    *edits(
+        "aclnn_adapter/extension.py",
+        EXTENSION,
+        ("fcntl.flock(lock, fcntl.LOCK_EX)", "fcntl.flock(lock, fcntl.LOCK_SH)"),
+        ("sys.version, platform.cann_version(),", "sys.version,"),
+        ("return library.is_file() and not cut_short(library)", "return library.is_file()"),
+        ("folder.mkdir(mode=0o700, exist_ok=True)", "folder.mkdir(exist_ok=True)"),
+    ),
     *edits(
         "ms_mhc/reference.py",
         REFERENCE,
@@ -192,7 +201,10 @@ EDITS = [
     *edits(
         "ms_mhc/backends/cpu.py",
         CPU,
-        ("np.array([mask, *scalars], np.float32)", "np.array([mask, *scalars[::-1]], np.float32)"),
+        (
+            "np.array([mask, csrc.version(), *scalars], np.float32)",
+            "np.array([mask, csrc.version(), *scalars[::-1]], np.float32)",
+        ),
         (
             "sum(1 << bit for bit, name in enumerate(optional) if name in present)",
             "sum(1 << bit for bit, name in enumerate(optional) if name not in present)",
@@ -237,7 +249,7 @@ EDITS = [
             "if self.max_hidden_size is not None and hidden_size > self.max_hidden_size:",
             "if self.max_hidden_size is not None and hidden_size >= self.max_hidden_size:",
         ),
-        ("streams * streams + 2 * streams,)", "streams * streams + streams,)"),
+        ("num_gates(streams),)", "num_gates(streams) - streams,)"),
         (
             '    _in("gammaOptional", "float32", "N", "D", optional=True),\n    _attr("normEps", "double", 1e-6),\n    _attr("hcEps", "double", 1e-6),\n',
             '    _in("gammaOptional", "float32", "N", "D", optional=True),\n    _attr("hcEps", "double", 1e-6),\n    _attr("normEps", "double", 1e-6),\n',
