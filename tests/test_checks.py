@@ -125,6 +125,7 @@ def test_mhc_pre_backward_refuses(change: Dict[str, Any], error: Type[Exception]
         ({"h_res": zeros(5, 2, 2, dtype=ms.bfloat16)}, TypeError, ("h_res has dtype bfloat16", "float32")),
         ({"num_iters": 0}, ValueError, ("num_iters", "0")),
         ({"num_iters": 2.0}, TypeError, ("num_iters", "2.0")),
+        ({"num_iters": True}, TypeError, ("num_iters", "bool")),
         ({"eps": -1.0}, ValueError, ("eps",)),
         ({"recipe": "sinkhorn"}, ValueError, ("recipe", "deepseek_v4, paper", "'sinkhorn'")),
     ],

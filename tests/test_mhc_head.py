@@ -23,7 +23,7 @@ DTYPES = {"float32": ms.float32, "bfloat16": ms.bfloat16, "float16": ms.float16}
 def test_output_equals_the_reference(way: Way, n: int, d: int, tokens: Tuple[int, ...], dtype: str) -> None:
     rng = np.random.default_rng([n, d])
     x = Tensor(rng.normal(size=(*tokens, n, d)).astype(np.float32)).astype(DTYPES[dtype])
-    head = MhcHead(n, d, norm_eps=1e-2, hc_eps=1e-2)
+    head = MhcHead(n, d, norm_eps=1e-2, hc_eps=3e-2)
     values = {
         "phi": rng.normal(size=(n, n * d)) / np.sqrt(n * d),
         "scale": rng.normal(size=1),
@@ -34,7 +34,7 @@ def test_output_equals_the_reference(way: Way, n: int, d: int, tokens: Tuple[int
         getattr(head, name).set_data(Tensor(values[name]))
     out = way(head)(x)
     assert out.dtype == x.dtype
-    assert_close("out", out, reference.mhc_head(as_numpy(x), **values, norm_eps=1e-2, hc_eps=1e-2))
+    assert_close("out", out, reference.mhc_head(as_numpy(x), **values, norm_eps=1e-2, hc_eps=3e-2))
 
 
 def test_gradients_agree_with_central_differences_of_the_reference(way: Way) -> None:

@@ -111,9 +111,9 @@ def test_outputs_and_gradients_equal_the_reference(
     inputs = pre_inputs(rng, n, d, tokens, gamma)
     inputs["x"] = cast_and_back(inputs["x"], kind)
     cotangents = [c if i in (1, 2) else cast_and_back(c, kind) for i, c in enumerate(pre_cotangents(rng, n, d, tokens))]
-    want, want_grads = expected(inputs, cotangents, norm_eps=eps, hc_eps=eps)
+    want, want_grads = expected(inputs, cotangents, norm_eps=eps, hc_eps=3 * eps)
 
-    operator = Operator(backend, norm_eps=eps, hc_eps=eps)
+    operator = Operator(backend, norm_eps=eps, hc_eps=3 * eps)
     arguments = given(inputs, kind)
     sens = (Tensor(cotangents[0]).astype(kind), Tensor(cotangents[1]), Tensor(cotangents[2]))
     out = way(operator)(*arguments)
@@ -138,9 +138,9 @@ def test_residual_output_brings_its_gradient_into_the_backward(way: Way, backend
     inputs = pre_inputs(rng, n, d, tokens, gamma)
     inputs["x"] = cast_and_back(inputs["x"], kind)
     cotangents = [c if i in (1, 2) else cast_and_back(c, kind) for i, c in enumerate(pre_cotangents(rng, n, d, tokens))]
-    _, want = expected(inputs, cotangents, cotangents[3], norm_eps=1e-2, hc_eps=1e-2)
+    _, want = expected(inputs, cotangents, cotangents[3], norm_eps=1e-2, hc_eps=3e-2)
 
-    cell = Cell(n, d, inputs, backend, norm_eps=1e-2, hc_eps=1e-2)
+    cell = Cell(n, d, inputs, backend, norm_eps=1e-2, hc_eps=3e-2)
     sens = tuple(Tensor(c).astype(kind if i in (0, 3) else ms.float32) for i, c in enumerate(cotangents))
     gradient = ops.GradOperation(get_all=True, get_by_list=True, sens_param=True)
     (grad_x,), grads = way(gradient(cell, list(cell.trainable_params())))(given(inputs, kind)[0], sens)

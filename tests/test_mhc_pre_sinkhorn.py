@@ -16,7 +16,7 @@ from tests.compare import as_numpy, assert_close, in_turn, pre_cotangents, pre_i
 from tests.test_reference import central_differences, relative_error
 
 Way = Callable[[Any], Any]
-STEPS = {"num_iters": 5, "norm_eps": 1e-2, "hc_eps": 3e-2, "sinkhorn_eps": 1e-2}
+STEPS = {"num_iters": 5, "norm_eps": 1e-2, "hc_eps": 3e-2, "sinkhorn_eps": 2e-2}
 
 
 @pytest.mark.parametrize("recipe", ["deepseek_v4", "paper"])
@@ -34,7 +34,7 @@ def test_reference_agrees_with_central_differences(recipe: str, gamma: bool) -> 
     out = reference.mhc_pre_sinkhorn(**arguments, **STEPS, recipe=recipe)
     got = reference.mhc_pre_sinkhorn_backward(
         *(arguments[name] for name in ("x", "phi", "alpha", "bias")), *grads[:3], out.inv_rms, out.h_mix, out.h_pre,
-        out.h_post, arguments.get("gamma"), grads[3], num_iters=5, hc_eps=3e-2, sinkhorn_eps=1e-2, recipe=recipe,
+        out.h_post, arguments.get("gamma"), grads[3], num_iters=5, hc_eps=3e-2, sinkhorn_eps=2e-2, recipe=recipe,
     )  # fmt: skip
     for name in arguments:
         want = central_differences(loss, arguments, name)
@@ -47,7 +47,7 @@ class Operator(nn.Cell):
     def __init__(self, backend: str, recipe: str) -> None:
         super().__init__()
         self.options = Options(backend, "float32", True)
-        self.attributes = (1e-2, 3e-2, 1e-2, 5, recipe)
+        self.attributes = (1e-2, 3e-2, 2e-2, 5, recipe)
 
     def construct(self, *tensors: Tensor) -> Tuple[Tensor, ...]:
         out = pre_sinkhorn("test", specs(tensors), self.attributes, self.options)(present(tensors))
@@ -77,7 +77,7 @@ def test_outputs_and_gradients_equal_the_reference(
     want = reference.mhc_pre_sinkhorn(**inputs, **STEPS, recipe=recipe)
     want_grads = reference.mhc_pre_sinkhorn_backward(
         *(inputs[name] for name in ("x", "phi", "alpha", "bias")), *cotangents[:3], want.inv_rms, want.h_mix,
-        want.h_pre, want.h_post, inputs.get("gamma"), cotangents[3], num_iters=5, hc_eps=3e-2, sinkhorn_eps=1e-2,
+        want.h_pre, want.h_post, inputs.get("gamma"), cotangents[3], num_iters=5, hc_eps=3e-2, sinkhorn_eps=2e-2,
         recipe=recipe,
     )  # fmt: skip
 
