@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, nn
 
-from ms_mhc import HyperConnection, expand_streams, merge_streams
+from ms_mhc import HyperConnection, MhcPost, expand_streams, merge_streams
 from ms_mhc.probe import mixing_matrices, residual_stream
 
 Way = Callable[[Any], Any]
@@ -45,6 +45,27 @@ def test_stream_is_the_one_behind_the_layer(way: Way) -> None:
     assert np.allclose(residual_stream(network, "blocks.2", h).asnumpy(), whole, atol=1e-5)
     assert ms.get_context("mode") == mode
     assert np.array_equal(way(network)(h).asnumpy(), whole)
+
+
+class Mixes(nn.Cell):
+    """Two MhcPost: one with matrices that are not symmetric, one with the identity."""
+
+    def __init__(self, h_res: Tensor) -> None:
+        super().__init__()
+        self.one, self.other = MhcPost(), MhcPost()
+        self.h_res = h_res
+
+    def construct(self, x: Tensor, h_out: Tensor, h_post: Tensor) -> Tensor:
+        return self.other(self.one(x, self.h_res, h_out, h_post), None, h_out, h_post)
+
+
+def test_the_matrices_are_those_that_were_given_the_right_way_round() -> None:
+    rng = np.random.default_rng(2)
+    x, h_res, h_out, h_post = (rng.normal(size=s).astype(np.float32) for s in ((5, 3, 8), (5, 3, 3), (5, 8), (5, 3)))
+    found = mixing_matrices(Mixes(Tensor(h_res)), *map(Tensor, (x, h_out, h_post)))
+    assert [name for name, _ in found] == ["one", "other"]
+    assert np.array_equal(found[0][1], h_res)
+    assert np.array_equal(found[1][1], np.broadcast_to(np.eye(3), (5, 3, 3)))
 
 
 def test_layer_that_is_not_there_is_named_with_those_that_are() -> None:
