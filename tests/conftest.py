@@ -57,6 +57,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _mode_of_the_start() -> Iterator[None]:
+    """What runs programs in this process leaves their mode behind, and the next file in it expects the first one."""
+    before = ms.get_context("mode")
+    yield
+    ms.set_context(mode=before)
+
+
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     # MindSpore writes a report of every graph that fails to compile into the current folder

@@ -285,9 +285,12 @@ def test_layouts_are_checked_at_construction(layout: Any, error: Type[Exception]
 
 @pytest.fixture
 def semi_auto_parallel() -> Iterator[None]:
+    before = ms.get_context("mode")
+    ms.set_context(mode=ms.PYNATIVE_MODE)  # MindSpore compiles no such graph on a CPU
     ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
     yield
     ms.reset_auto_parallel_context()
+    ms.set_context(mode=before)
 
 
 @pytest.mark.usefixtures("semi_auto_parallel")
