@@ -7,11 +7,7 @@ current folder, and processes that start together do not share a file.
 
 from __future__ import annotations
 
-import atexit
 import os
-import re
-import shutil
-import tempfile
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +17,7 @@ import mindspore as ms
 from mindspore import ops
 from mindspore.ops import CustomRegOp, DataType
 
-from aclnn_adapter import extension, platform
+from aclnn_adapter import extension, folders, platform
 from aclnn_adapter.cpp_infer import shape_function
 from aclnn_adapter.extension import EagerKernel
 from aclnn_adapter.operators import Argument, Operator, resolve
@@ -47,16 +43,8 @@ def _process_folder() -> str:
     MindSpore splits its compiler's options at blanks, and the names of sources at colons.
     """
     if not _folder:
-        parents = (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")
-        usable = (p for p in parents if not re.search(r"[\s:]", p) and os.access(p, os.W_OK | os.X_OK))
-        _folder.append(tempfile.mkdtemp(prefix="aclnn_adapter_", dir=next(usable, None)))
-        atexit.register(_remove, _folder[0], os.getpid())
+        _folder.append(str(folders.of_process("aclnn_adapter_", folders.temporary_parent(r"[\s:]"))))
     return _folder[0]
-
-
-def _remove(folder: str, owner: int) -> None:
-    if os.getpid() == owner:  # a forked process leaves it alone
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

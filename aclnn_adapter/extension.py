@@ -28,7 +28,7 @@ from typing import Any, Callable, List, Optional, Tuple
 import mindspore as ms
 from mindspore import ops
 
-from aclnn_adapter import platform
+from aclnn_adapter import folders, platform
 from aclnn_adapter.libraries import cut_short
 from aclnn_adapter.operators import OPERATORS, TENSOR, Argument, Operator
 
@@ -81,7 +81,7 @@ def source() -> str:
 
 
 def _function(operator: Operator) -> str:
-    names = [a.name for a in (*operator.inputs, *operator.attrs)]
+    taken = (*operator.inputs, *operator.attrs)
     places = {a.name: f"out[{place}]" for place, a in enumerate(operator.outputs)}
     x = next((a.name for a in operator.inputs if a.dtype == "x"), "")
 
@@ -92,14 +92,13 @@ def _function(operator: Operator) -> str:
     return _FUNCTION.format(
         name=operator.name,
         parameters=", ".join(
-            f"const Tensor &{a.name}" if a.c_type == TENSOR else f"{a.c_type} {a.name}"
-            for a in (*operator.inputs, *operator.attrs)
+            f"const Tensor &{a.name}" if a.c_type == TENSOR else f"{a.c_type} {a.name}" for a in taken
         ),
         outputs=", ".join(output(place, a) for place, a in enumerate(operator.outputs)),
         arguments=", ".join(places.get(a.name, a.name) for a in operator.arguments),
         tensors=", ".join(a.name for a in operator.inputs),
         count=len(operator.outputs),
-        names=", ".join(names),
+        names=", ".join(a.name for a in taken),
     )
 
 
@@ -211,9 +210,8 @@ def _usable(library: Path) -> bool:
 
 def _cache_folder() -> Path:
     """A folder that lasts, or one for this user in the temporary folder where there is none."""
-    base = os.environ.get("XDG_CACHE_HOME")
     try:
-        folder = (Path(base).absolute() if base else Path.home() / ".cache") / "ms_mhc"
+        folder = folders.caches() / "ms_mhc"
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # RuntimeError: no home
         pass
@@ -221,7 +219,5 @@ def _cache_folder() -> Path:
         if os.access(folder, os.W_OK | os.X_OK):
             return folder
     folder = Path(tempfile.gettempdir(), f"ms_mhc-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise OSError(f"{folder} belongs to somebody else")
+    folders.private(folder)
     return folder

@@ -24,6 +24,8 @@ try:
 except ImportError:  # MindSpore 2.9
     from mindspore.common.api import _pynative_executor
 
+pynative_executor = _pynative_executor
+
 
 def device_target() -> str:
     """``"CPU"``, ``"GPU"`` or ``"Ascend"``: where MindSpore runs its operators now."""
@@ -32,7 +34,7 @@ def device_target() -> str:
 
 def recording() -> bool:
     """Whether MindSpore records what is computed eagerly now, for a gradient."""
-    return bool(_pynative_executor.requires_grad())
+    return bool(pynative_executor.requires_grad())
 
 
 @cache

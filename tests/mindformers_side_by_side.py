@@ -92,6 +92,18 @@ class One(nn.Cell):
         return self.hc.output_cell(h_res, h_post, x, self.sublayer(aggregated))
 
 
+class Alone(nn.Cell):
+    """One connection around nothing, so that what is counted or measured is the connection's."""
+
+    def __init__(self, connection: nn.Cell) -> None:
+        super().__init__()
+        self.hc = connection
+
+    def construct(self, x: Tensor) -> Tensor:
+        aggregated, h_res, h_post = self.hc(x)
+        return self.hc.output_cell(h_res, h_post, x, aggregated)
+
+
 class Layer(nn.Cell):
     """Their layer: two connections."""
 

@@ -83,7 +83,7 @@ def test_without_a_folder_that_lasts_it_goes_to_the_temporary_one(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr(extension.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(extension.folders.tempfile, "tempdir", str(tmp_path))
     assert tmp_path in builder.cached().parents
     (folder,) = tmp_path.glob("ms_mhc-*")
     assert folder.stat().st_mode & 0o077 == 0

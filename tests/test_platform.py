@@ -332,7 +332,7 @@ def test_callbacks_go_where_mindspore_can_compile_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
 ) -> None:
     (tmp_path / folder).mkdir()
-    monkeypatch.setattr(custom.tempfile, "tempdir", str(tmp_path / folder))
+    monkeypatch.setattr(custom.folders.tempfile, "tempdir", str(tmp_path / folder))
     monkeypatch.setattr(custom, "_folder", [])
     assert not set(custom._process_folder()) & set(" :")
 

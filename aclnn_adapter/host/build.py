@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Iterator, List, Sequence, Set, Tuple
 
+from .. import folders
 from . import clients, elf, hccl, stubs, vendor
 
 CACHE_VARIABLE = "CANN_HOST_CACHE"
@@ -73,8 +74,7 @@ def cache_root() -> Path:
     """Where built installations are kept."""
     if os.environ.get(CACHE_VARIABLE):
         return Path(os.environ[CACHE_VARIABLE]).absolute()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base).absolute() if base else Path.home() / ".cache") / "aclnn-host-cann"
+    return folders.caches() / "aclnn-host-cann"
 
 
 def installation(variant: Variant) -> Path:
@@ -117,9 +117,10 @@ def _usable_path(root: Path) -> Path:
     if _UNUSABLE.search(str(link)):
         why = f'neither {root} nor {folder} is without blanks, colons and "opp"'
         raise BuildError(f"{why}; ${CACHE_VARIABLE} names another folder")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-        raise BuildError(f"{folder} belongs to somebody else; $TMPDIR names another folder")
+    try:
+        folders.private(folder)
+    except FileExistsError as error:
+        raise BuildError(str(error)) from error
     link.parent.mkdir(exist_ok=True)
     unfinished = link.with_name(str(os.getpid()))
     unfinished.symlink_to(root)

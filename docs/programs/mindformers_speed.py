@@ -17,30 +17,18 @@ from typing import Any, Callable, Dict, List
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, ops
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from ms_mhc.integrations import mindformers
 from tests import mindformers_packages
-from tests.mindformers_side_by_side import Bench, N, theirs_importable
-
-
-class Connection(nn.Cell):
-    """Around a sublayer that hands on what it reads."""
-
-    def __init__(self, connection: nn.Cell) -> None:
-        super().__init__()
-        self.hc = connection
-
-    def construct(self, x: Tensor) -> Tensor:
-        aggregated, h_res, h_post = self.hc(x)
-        return self.hc.output_cell(h_res, h_post, x, aggregated)
+from tests.mindformers_side_by_side import Alone, Bench, N, theirs_importable
 
 
 def step(bench: Bench, tokens: int, hidden_size: int) -> Callable[[], Any]:
     """A training step of one connection."""
-    network = Connection(bench.build("module", bench.config(hidden_size=hidden_size)).hc)
+    network = Alone(bench.build("module", bench.config(hidden_size=hidden_size)).hc)
     rng = np.random.default_rng(0)
     x, given = (Tensor(rng.normal(size=(tokens, 1, N * hidden_size)).astype(np.float32)) for _ in range(2))
     gradient = ops.GradOperation(get_all=True, get_by_list=True, sens_param=True)

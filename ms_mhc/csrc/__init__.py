@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import os
-import shutil
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Optional
 
+from aclnn_adapter import folders
 from aclnn_adapter.libraries import cut_short
 
 LIBRARY = Path(__file__).resolve().parent / "libms_mhc_cpu.so"
@@ -65,11 +63,6 @@ def _text(library: ctypes.CDLL, name: str) -> str:
     return str(function().decode())
 
 
-def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked process leaves it alone
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 @cache
 def loadable() -> Path:
     """The library by a path without a colon, which ends the path in the names that ``ops.Custom`` takes.
@@ -81,15 +74,14 @@ def loadable() -> Path:
     """
     if ":" not in str(LIBRARY):
         return LIBRARY
-    for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm")):
-        if ":" in parent or not os.access(parent, os.W_OK | os.X_OK):
-            continue
-        folder = Path(tempfile.mkdtemp(prefix="ms_mhc_", dir=parent))
-        atexit.register(_remove, folder, os.getpid())
-        link = folder / LIBRARY.name
-        link.symlink_to(LIBRARY)
-        return link
-    raise OSError(f"{LIBRARY} has a colon in its path, and no temporary folder without one can be written; set TMPDIR")
+    parent = folders.temporary_parent(":")
+    if parent is None:
+        raise OSError(
+            f"{LIBRARY} has a colon in its path, and no temporary folder without one can be written; set TMPDIR"
+        )
+    link = folders.of_process("ms_mhc_", parent) / LIBRARY.name
+    link.symlink_to(LIBRARY)
+    return link
 
 
 @cache

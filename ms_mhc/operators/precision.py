@@ -14,12 +14,8 @@ from mindspore._c_expression import MixedPrecisionType
 from mindspore._c_expression.amp import AmpLevel, create_amp_strategy
 from mindspore.train.amp import AmpDecorator
 
+from aclnn_adapter.platform import pynative_executor
 from ms_mhc import capture
-
-try:
-    from mindspore.graph.api import _pynative_executor
-except ImportError:  # MindSpore 2.9
-    from mindspore.common.api import _pynative_executor
 
 _MARKS = {"fp16": ms.float16, "bf16": ms.bfloat16, "fp32": ms.float32}
 
@@ -69,12 +65,12 @@ def called_eagerly() -> bool:
 def run_eagerly(function: Callable[..., Any], *args: Any) -> Any:
     """A call in PyNative mode without the mixed precision of the cell that makes it."""
     capture.refuse()
-    _pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET)
+    pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET)
     try:
         with AmpDecorator(AmpLevel.AmpO0, ms.float32, [], []):
             return function(*args)
     finally:
-        _pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET, False)
+        pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET, False)
 
 
 def local(name: str, value: Tensor) -> Tensor:

@@ -16,21 +16,9 @@ from mindspore import Tensor, nn, ops
 
 from ms_mhc.integrations import mindformers as integration
 from tests import hyper_parallel_double
-from tests.mindformers_side_by_side import Bench, theirs_importable
+from tests.mindformers_side_by_side import Alone, Bench, theirs_importable
 
 H = 4096
-
-
-class Net(nn.Cell):
-    """A connection around nothing, so that what is counted is the connection's."""
-
-    def __init__(self, connection: nn.Cell) -> None:
-        super().__init__()
-        self.hc = connection
-
-    def construct(self, x: Tensor) -> Tensor:
-        aggregated, h_res, h_post = self.hc(x)
-        return self.hc.output_cell(h_res, h_post, x, aggregated)
 
 
 def launched() -> List[str]:
@@ -76,7 +64,7 @@ def main(package: Path) -> None:
         for whose, precision in (("theirs", None), ("ours", "float32"), ("ours", "hf32")):
             if precision:
                 integration.apply(precision=precision, head=False)
-            net = Net(bench.layer.HyperConnectionModule(config=config, layer_number=0))
+            net = Alone(bench.layer.HyperConnectionModule(config=config, layer_number=0))
             integration.undo()
             rng = np.random.default_rng(0)
             for name, parameter in net.parameters_and_names():

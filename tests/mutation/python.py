@@ -45,6 +45,10 @@ EDITS = [
         ("fcntl.flock(lock, fcntl.LOCK_EX)", "fcntl.flock(lock, fcntl.LOCK_SH)"),
         ("sys.version, platform.cann_version(),", "sys.version,"),
         ("return library.is_file() and not cut_short(library)", "return library.is_file()"),
+    ),
+    *edits(
+        "aclnn_adapter/folders.py",
+        EXTENSION,
         ("folder.mkdir(mode=0o700, exist_ok=True)", "folder.mkdir(exist_ok=True)"),
     ),
     *edits(
