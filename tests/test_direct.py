@@ -156,7 +156,7 @@ def test_results_outlive_the_call_and_are_tensors_like_others(calls: List[str]) 
 
 
 def test_a_failing_function_is_an_error(calls: List[str]) -> None:
-    function = direct.Direct("MhcSinkhorn", np.zeros(1, np.float32), lambda kinds: list(kinds))
+    function = direct.Direct("MhcSinkhorn", np.zeros(1, np.float32), list)
     with pytest.raises(RuntimeError, match="MhcSinkhorn: the C.. function failed with status 3"):
         function(_post_inputs(ms.float32)[1])
 

@@ -72,8 +72,8 @@ def ready(operator: str, names: Sequence[str], tensors: Sequence[Tensor]) -> Tup
     """The tensors of an eager call, on this device and with values.
 
     Raises:
-        ValueError: only a part of one is here, or an initializer has not filled it yet: MindSpore hands that to a custom
-            operator as it is.
+        ValueError: only a part of one is here, or its initializer has not filled it yet. MindSpore hands that to a
+            custom operator as it is.
     """
     for name, value in zip(names, tensors):
         if getattr(value, "has_init", False):

@@ -36,7 +36,7 @@ BENCH = Killer(
     ("tests/test_bench.py", "-k", "refused or missing or ours_fails or least or saves or ratios or connection"),
 )
 SELFTEST = Killer("selftest", ("tests/test_selftest.py", "-k", "not personal"))
-DIRECT = Killer("direct calls", ("tests/test_direct.py", "tests/test_eager.py", "-k", "test_direct or cpu-second"))
+DIRECT = Killer("direct calls", ("tests/test_direct.py", "tests/test_eager.py", "-k", "test_direct or second and cpu"))
 EXTENSION = Killer("extension for eager calls", ("tests/test_extension.py",))
 
 EDITS = [
