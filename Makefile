@@ -68,7 +68,7 @@ coverage: $(VENV)/installed
 	$(VENV)/bin/python -m pip install --quiet --editable '.[coverage]'
 	$(VENV)/bin/python -m coverage erase
 	rm -rf build/coverage
-	-XDG_CACHE_HOME=$(CURDIR)/build/coverage $(VENV)/bin/python -m coverage run -m pytest -m "not slow"
+	-XDG_CACHE_HOME=$(CURDIR)/build/coverage $(VENV)/bin/python -m coverage run -m pytest $(TOGETHER) -m "not slow"
 	$(VENV)/bin/python -m coverage combine --quiet
 	$(VENV)/bin/python -m coverage report
 

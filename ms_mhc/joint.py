@@ -120,7 +120,6 @@ class Distributed(Placed):
     def __init__(self, joined: Joined, forward: Kernel, known: Dict[str, int], layout: Any) -> None:
         functions: Dict[int, Tuple[Callable[..., Any], Callable[..., Any]]] = {
             1: (self.forward_1, self.backward_1),
-            2: (self.forward_2, self.backward_2),
             3: (self.forward_3, self.backward_3),
             4: (self.forward_4, self.backward_4),
             5: (self.forward_5, self.backward_5),
@@ -145,12 +144,6 @@ class Distributed(Placed):
 
     def backward_1(self, a: Tensor, out: Any, dout: Any) -> Any:
         return self.backward((a,), out, dout)
-
-    def forward_2(self, a: Tensor, b: Tensor) -> Any:
-        return self.forward((a, b))
-
-    def backward_2(self, a: Tensor, b: Tensor, out: Any, dout: Any) -> Any:
-        return self.backward((a, b), out, dout)
 
     def forward_3(self, a: Tensor, b: Tensor, c: Tensor) -> Any:
         return self.forward((a, b, c))
