@@ -12,13 +12,14 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import mindspore as ms
 import numpy as np
 import pytest
 
 from ms_mhc import reference
 from ms_mhc.__main__ import main
-from ms_mhc.bench import contenders, memory, mindspore_steps, plot, report, run
-from ms_mhc.bench.command import shape
+from ms_mhc.bench import contenders, environment, memory, mindspore_steps, plot, report, run
+from ms_mhc.bench.command import TOKENS, shape
 from ms_mhc.bench.contenders import Contender, Step
 from ms_mhc.bench.environment import variables
 from ms_mhc.bench.measure import Spread, interleaved, ratios
@@ -156,6 +157,25 @@ def test_a_file_in_no_folder_is_refused_before_anything_is_measured(tmp_path, ca
     assert "does not exist" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--json", "."), "'.' is there and is not a file"),
+        (("--against", "nowhere.py"), "'nowhere.py' does not exist; give a file of contenders or a folder of them"),
+    ],
+)
+def test_a_path_of_another_kind_is_refused(words, said, capsys):
+    with pytest.raises(SystemExit):
+        main(["bench", *words])
+    assert said in capsys.readouterr().err
+
+
+def test_where_peak_memory_cannot_be_measured_the_option_without_it_is_named(monkeypatch):
+    monkeypatch.setattr(memory.Path, "exists", lambda _: False)
+    with pytest.raises(SystemExit, match="has no /proc/self/clear_refs; add --no-memory"):
+        main(["bench"])
+
+
 def test_a_picture_without_matplotlib_is_refused_with_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setattr(plot, "find_spec", lambda name: None)
     with pytest.raises(SystemExit, match=r"pip install 'ms-mhc\[bench\]'"):
@@ -232,6 +252,19 @@ def test_a_contender_with_other_shapes_is_missing(arrays, said):
     assert row["contenders"]["other"] == {"missing": said}
 
 
+def test_a_contender_whose_package_is_not_here_is_missing_by_its_name():
+    assert Contender("other", fixed([1.0]), "no-such-package").missing == "no-such-package is not installed"
+    assert Contender("other", fixed([1.0]), "numpy").missing is None
+
+
+def test_a_contender_that_gives_nan_at_its_second_call_is_missing():
+    values = iter([1.0, math.nan])
+    row = row_of(
+        ours=fixed([1.0]), other=lambda task, inputs: Step(lambda: [next(values)], lambda out: [np.array(out)])
+    )
+    assert row["contenders"]["other"] == {"missing": "RuntimeError: result 0 holds 1 values that are NaN or infinite"}
+
+
 def test_where_ours_fails_nobody_is_timed_and_the_row_says_so():
     row = row_of(ours=fixed([math.nan]), other=fixed([math.nan]))
     assert row["contenders"]["ours"] == {"refused": "result 0 holds 1 values that are NaN or infinite"}
@@ -254,6 +287,8 @@ def test_a_file_without_contenders_is_refused(tmp_path, text, said):
     file.write_text(text)
     with pytest.raises(ValueError, match=said):
         contenders.contenders([file])
+    with pytest.raises(ValueError, match="is not a Python file"):
+        contenders.contenders([file.rename(file.with_suffix(".txt"))])
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"has no \.py file in it"):
         contenders.contenders([tmp_path / "empty"])
@@ -272,6 +307,118 @@ def test_the_measured_connection_is_the_connection_alone(dtype):
     mixed = reference.mhc_sinkhorn(h_res, num_iters=NUM_ITERS, eps=EPS)
     want = reference.mhc_post(inputs.tensors["x"], mixed, h_in, h_post)
     assert np.abs(got - want).max() < {"float32": 1e-5, "bfloat16": 2e-2}[dtype] * np.abs(want).max()
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """The whole command in this process, with contenders that compute nothing."""
+    for name, value in variables(1).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(environment, "use", lambda threads: None)
+    measured = {"ours": (3 * 2**20, ""), "other": (None, "status 1: no memory")}
+    monkeypatch.setattr(run.memory, "peak_extra", lambda task, name, against: measured[name])
+    monkeypatch.setattr(run, "make_inputs", lambda task: make_inputs(replace(task, shape=Shape(1, 1, 1))))
+
+    def start(*words, ours=None):
+        field = (Contender("ours", ours or fixed([1.0])), Contender("other", fixed([1.0])))
+        monkeypatch.setattr(run, "contenders", lambda against=(): field)
+        return main(["bench", "--threads", "1", "--rounds", "1", "--only", "mhc_post", "--dtype", "float32", *words])
+
+    return start
+
+
+def test_the_whole_report_of_rows_memory_and_time_against_tokens(here, tmp_path, capsys):
+    path = tmp_path / "result.json"
+    words = ("--shape", "5,3,33", "--json", str(path), "--scaling")
+    assert here(*words) == 0
+    printed, errors = capsys.readouterr()
+    result = json.loads(path.read_text())
+    assert result["complete"]
+    assert [row["contenders"]["ours"]["peak_extra_bytes"] for row in result["rows"]] == [3 * 2**20] * 2
+    assert [row["contenders"]["other"]["peak_extra_missing"] for row in result["rows"]] == ["status 1: no memory"] * 2
+    (curve,) = result["scaling"]
+    assert curve["tokens"] == list(TOKENS)
+    assert "mhc_post | forward            | float32 | 5,3,33 | 3.0  | -     |" in printed
+    assert "Peak memory missing:\n\n- other: status 1: no memory (mhc_post forward float32 5,3,33; " in printed
+    per_token = 1e6 * curve["seconds"][0]["median"] / 256
+    assert f"| mhc_post | float32 | 256: {per_token:.3f}, 1024: " in printed
+    assert "time against T: mhc_post" in errors
+
+
+def test_where_ours_fails_the_command_says_so_with_its_status(here, capsys):
+    def fails(task, inputs):
+        raise RuntimeError("no kernel\n----\nfor this")
+
+    assert here("--quick", "--scaling", ours=fails) == 1
+    printed, errors = capsys.readouterr()
+    assert "- ours: RuntimeError: no kernel for this (mhc_post forward float32 256,4,64; " in printed
+    assert "mhc_post both float32 256,4,64: left out, RuntimeError: no kernel for this" in errors
+
+
+def test_a_picture_is_drawn_of_what_there_is(here, tmp_path):
+    pytest.importorskip("matplotlib")
+    assert here("--quick", "--plot", str(tmp_path / "result.png")) == 0
+    assert (tmp_path / "result.png").stat().st_size > 1000
+
+
+def test_a_file_that_is_no_contender_ends_the_command_before_anything_is_measured(here, tmp_path):
+    (tmp_path / "mine.py").write_text("CONTENDERS = ()")
+    with pytest.raises(SystemExit, match=r"^ms_mhc bench: .* defines no CONTENDERS"):
+        here("--against", str(tmp_path / "mine.py"))
+
+
+def test_tokens_beyond_the_memory_are_left_out(here, monkeypatch, capsys):
+    task = Task("mhc_post", "both", "float32", Shape(256, 4, 64))
+    room = 2 * least_bytes(replace(task, shape=Shape(1024, 4, 64)))  # three quarters of it: for 256 and 1024 tokens
+    monkeypatch.setattr(run, "available_bytes", lambda: room)
+    assert here("--quick", "--scaling") == 0
+    assert "mhc_post both float32 4096,4,64: left out, too little memory" in capsys.readouterr().err
+
+
+def test_time_per_token_is_compared_over_a_factor_of_16(monkeypatch, here):
+    now = [0.0]
+
+    def ours(task, inputs):
+        def step():
+            now[0] += task.shape.tokens * (1e-6 if task.shape.tokens < 65536 else 3e-6)
+
+        return Step(step, lambda _: [])
+
+    monkeypatch.setattr("ms_mhc.bench.measure.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr(run, "contenders", lambda: (Contender("ours", ours),))
+    found = run.scaling("mhc_sinkhorn", Plan((Shape(5, 3, 33),), dtypes=("bfloat16",), tokens=(4096, 65536)), print)
+    assert found["time_per_token_65536_over_4096"] == pytest.approx(3.0)
+    assert found["dtype"] == "float32"
+    assert [spread["median"] for spread in found["seconds"]] == pytest.approx([4096e-6, 3 * 65536e-6])
+
+
+def test_without_the_files_of_linux_the_processor_has_a_name_all_the_same(monkeypatch, tmp_path):
+    monkeypatch.setattr(environment, "Path", lambda _: tmp_path / "nothing")
+    monkeypatch.setattr(environment.platform, "processor", lambda: "a processor")
+    assert environment.describe(1)["processor"] == "a processor"
+
+
+@pytest.mark.parametrize("operator", ["mhc_pre", "mhc_post", "mhc_sinkhorn"])
+def test_steps_that_are_called_eagerly_give_the_numbers_of_the_reference(operator):
+    task = replace(TASK, operator=operator, passes="both" if operator == "mhc_post" else "forward")
+    inputs = make_inputs(task)
+    step = mindspore_steps.make(task, inputs, "auto", eagerly=True)
+    found = step.arrays(step.run())
+    given = inputs.tensors.values()
+    if operator == "mhc_post":
+        want = reference.mhc_post_backward(*inputs.cotangents, *given)
+    elif operator == "mhc_pre":
+        want = reference.mhc_pre(*given, norm_eps=EPS, hc_eps=EPS)[:3]
+    else:
+        want = [reference.mhc_sinkhorn(*given, num_iters=NUM_ITERS, eps=EPS)]
+    assert len(found) == len(want)
+    for got, right in zip(found, want):
+        np.testing.assert_allclose(got, right, rtol=1e-4, atol=1e-5)
+    assert ms.get_context("mode") == ms.GRAPH_MODE
+
+
+def test_one_round_has_no_quartiles():
+    assert Spread.of([2.0]) == Spread(2.0, 2.0, 2.0)
 
 
 def test_every_step_runs_once_in_each_round():

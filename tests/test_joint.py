@@ -1,4 +1,4 @@
-"""What MindSpore's compiler reads, called as plain functions: how forward and backward are joined, and flat matrices."""
+"""What MindSpore compiles, called as plain functions: how forward and backward are joined, and flat matrices."""
 
 from __future__ import annotations
 

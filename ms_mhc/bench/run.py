@@ -8,7 +8,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from ms_mhc.bench import limits, memory
 from ms_mhc.bench.contenders import OURS, Contender, Step, chosen_backend, contenders, disagreement, not_finite
-from ms_mhc.bench.environment import available_bytes
 from ms_mhc.bench.measure import Spread, interleaved, ratios
 from ms_mhc.bench.task import (
     DTYPES,
@@ -20,6 +19,7 @@ from ms_mhc.bench.task import (
     least_operations,
     make_inputs,
 )
+from ms_mhc.selftest.machine import available_bytes
 
 Say = Callable[[str], Any]
 Result = Dict[str, Any]
