@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,6 @@ from ms_mhc.csrc import build
 
 REPOSITORY = Path(csrc.__file__).parents[2]
 needs_library = pytest.mark.skipif(not csrc.LIBRARY.is_file(), reason="the library was not compiled")
-FAKE_COMPILER = "#!/bin/sh\nfor output; do :; done\necho nothing > $output\n"  # writes what stands last, as -o does
 
 
 @pytest.fixture
@@ -74,6 +74,10 @@ def test_other_flags_are_seen(monkeypatch: pytest.MonkeyPatch, name: str) -> Non
 def test_no_sources_to_compare_with(sources: Path) -> None:
     shutil.rmtree(sources)
     assert "cannot be compared with its sources" in str(csrc.refusal())
+    csrc.refusal.cache_clear()
+    shutil.copytree(build.__file__.rsplit("/", 1)[0], sources)
+    (sources / "more.h").mkdir()
+    assert "the C++ sources cannot be read" in str(csrc.refusal())
 
 
 def test_no_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,15 +174,21 @@ def test_a_path_without_colon_is_used_as_it_is() -> None:
 # ---- python -m ms_mhc.csrc.build ----
 
 
+def fake_compiler(folder: Path, first: str = "") -> str:
+    """A program that writes the file that stands last, as ``-o`` does."""
+    path = folder / "compiler"
+    path.write_text(f"#!/bin/sh\n{first}for output; do :; done\necho nothing > $output\n")
+    path.chmod(0o755)
+    return str(path)
+
+
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A copy of the package without its library."""
     for name in ("ms_mhc", "aclnn_adapter"):
         ignore = shutil.ignore_patterns("*.so", "__pycache__")
         shutil.copytree(REPOSITORY / name, tmp_path / "copy" / name, ignore=ignore)
-    compiler = tmp_path / "compiler"
-    compiler.write_text(FAKE_COMPILER)
-    compiler.chmod(0o755)
+    fake_compiler(tmp_path)
     return tmp_path / "copy"
 
 
@@ -224,17 +234,44 @@ def test_a_build_if_changed_leaves_a_library_of_these_sources_alone(sources: Pat
     [("file/library.so", "cannot be written"), ("folder", "cannot be written"), ("library.so", "this command failed")],
 )
 def test_a_build_that_cannot_be_done_is_one_message(
-    package: Path, tmp_path: Path, destination: str, complaint: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, destination: str, complaint: str
 ) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/something").touch()
-    compiler = "false" if complaint == "this command failed" else str(tmp_path / "compiler")
-    done = _build(package, str(tmp_path / destination), compiler=compiler)
-    assert done.returncode == 1
-    assert complaint in done.stderr
-    assert "Traceback" not in done.stderr
+    monkeypatch.setenv("CXX", "false" if complaint == "this command failed" else fake_compiler(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["build.py", str(tmp_path / destination)])
+    with pytest.raises(SystemExit, match=complaint):
+        runpy.run_path(build.__file__, run_name="__main__")
     assert not list(tmp_path.glob("**/ms_mhc_build_*"))
+
+
+def test_a_compiler_that_knows_neither_openmp_nor_instruction_sets_compiles_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    plain = fake_compiler(tmp_path, f'echo "$@" >> {log}\ncase "$*" in *-fopenmp*|*-mavx*) exit 1;; esac\n')
+    monkeypatch.setenv("CXX", f"{plain} -O1")
+    assert build.main([str(tmp_path / "library.so"), "-g"]) == str(tmp_path / "library.so")
+    refused, compiled = [], []
+    for line in log.read_text().splitlines():
+        (compiled if " -c " in line else refused).append(line)
+    assert len(compiled) == 1 + len(build.ONCE)
+    assert all("-O1 -std=c++17" in line and "-Wno-unknown-pragmas" in line and " -g " in line for line in compiled)
+    assert not any("fopenmp" in line or "MHC_HAS" in line or "-mavx" in line for line in compiled)
+    assert any("-fopenmp" in line for line in refused)
+
+
+def test_no_compiler_and_one_that_cannot_be_run_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(build.BuildError, match=r"no C\+\+ compiler \(g\+\+, c\+\+, clang\+\+\); install one"):
+        build.find_compiler()
+    (tmp_path / "clang++").write_text("neither a script nor a program")
+    (tmp_path / "clang++").chmod(0o755)
+    assert build.find_compiler() == [str(tmp_path / "clang++")]
+    with pytest.raises(build.BuildError, match=r"clang\+\+ cannot be run"):
+        build._run([*build.find_compiler(), "--version"])
 
 
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "'g++"])

@@ -120,3 +120,28 @@ def test_an_error_of_the_network_is_the_one_that_is_seen(monkeypatch: pytest.Mon
     network = HyperConnection(4, 8, DeletesTheVariable())
     with pytest.raises(ValueError, match="the branch failed"):
         mixing_matrices(network, Tensor(np.zeros((1, 1, 4, 8), np.float32)))
+
+
+class LeavesOut(nn.Cell):
+    """A network that uses only the first of its two layers."""
+
+    def __init__(self, used: int) -> None:
+        super().__init__()
+        self.layers = nn.CellList([HyperConnection(4, 8, nn.Dense(8, 8)) for _ in range(2)])
+        self.used = used
+
+    def construct(self, x: Tensor) -> Tensor:
+        for index in range(self.used):
+            x = self.layers[index](x)
+        return x
+
+
+def test_layers_that_did_not_run_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MS_JIT", "1")
+    x = Tensor(np.zeros((1, 1, 4, 8), np.float32))
+    with pytest.raises(ValueError, match=r"none of layers.0, layers.1 ran on the probe"):
+        mixing_matrices(LeavesOut(0), x)
+    with pytest.raises(ValueError, match=r"the layer 'layers.1' did not run on these inputs"):
+        residual_stream(LeavesOut(1), "layers.1", x)
+    assert [name for name, _ in mixing_matrices(LeavesOut(1), x)] == ["layers.0"]
+    assert os.environ["MS_JIT"] == "1"

@@ -11,10 +11,12 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Dict, List
 
 import mindspore as ms
+import numpy as np
 import pytest
 
 from ms_mhc import strict_json
@@ -292,3 +294,69 @@ def test_a_measurement_that_fails_is_a_failure(tmp_path: Path) -> None:
     report.measure("time", lambda: 1 / 0)
     assert report.failures == 1
     assert said == ["  ERROR time: ZeroDivisionError: division by zero"]
+    assert report.measure("kernels", dict) == {}
+    assert report.measured == {"kernels": {}}
+
+
+def test_a_package_without_metadata_is_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ms_mhc import info
+
+    def absent(package: str) -> str:
+        raise metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(metadata, "version", absent)
+    assert Report(lambda line: None, {}).surroundings["versions"]["ml_dtypes"] == "not installed"
+    assert "NumPy       not installed, ml_dtypes not installed" in info.lines(4, 64, "float32")
+
+
+def test_a_user_without_a_name_and_a_home_without_one_hide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr(getpass, "getuser", nobody)
+    monkeypatch.setattr(Path, "home", lambda: Path("/"))
+    assert without_names("cannot open /etc/passwd, sorry") == "cannot open .../passwd, sorry"
+
+
+def test_without_proc_the_memory_is_what_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("builtins.open", refuse)
+        patched.setattr(os, "sysconf", {"SC_AVPHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}.__getitem__)
+        assert machine.available_bytes() == 4096000
+
+
+def test_what_is_left_out_for_want_of_memory_is_said_and_kept(
+    monkeypatch: pytest.MonkeyPatch, quiet: None, tmp_path: Path
+) -> None:
+    program = Program("mhc_pre", lambda on: {"num_streams": (4,), "tokens": (1, 2**20)}, lambda case: {"out": 0.0})
+    monkeypatch.setattr(run, "PROGRAMS", (program,))
+    monkeypatch.setattr(machine, "available_bytes", lambda: 2**20)
+    said: List[str] = []
+    assert run.run(said.append, ["eager"], "composite", True, tmp_path / "report.json") == 0
+    assert "  left out, too little memory: tokens=1048576" in said
+    assert json.loads((tmp_path / "report.json").read_text())["left_out"] == {"mhc_pre": ["tokens=1048576"]}
+
+
+def test_measurements_that_fail_are_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("kernels_per_step", "times"):
+        monkeypatch.setattr(networks, name, lambda *_: 1 / 0)
+    said: List[str] = []
+    report = Report(said.append, {})
+    before = ms.get_context("mode")
+    run._measure(report, here(True), "composite")
+    ms.set_context(mode=before)
+    assert said == [f"  ERROR {name}: ZeroDivisionError: division by zero" for name in ("kernels_per_step", "time")]
+    assert report.failures == 2
+
+
+def test_the_measured_step_is_a_training_step() -> None:
+    before = ms.get_context("mode")
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    loss, (of_x, of_parameters) = networks._step((3, 4, 16), "float32", "composite")()
+    ms.set_context(mode=before)
+    assert loss.shape == ()
+    assert of_x.shape == (3, 4, 16)
+    assert all(np.abs(grad.asnumpy()).max() > 0 for grad in of_parameters)
