@@ -26,9 +26,6 @@ class Spec(NamedTuple):
     shape: Shape
     dtype: Any
 
-    def __str__(self) -> str:
-        return f"{_shape_text(self.shape)} {_dtype_text(self.dtype)}"
-
 
 def _shape_text(shape: Sequence[Union[int, str, None]]) -> str:
     return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"

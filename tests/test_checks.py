@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Type
 
@@ -17,6 +19,7 @@ from ms_mhc import (
     MhcPost,
     MhcPre,
     MhcSinkhorn,
+    checks,
     expand_streams,
     merge_streams,
     mhc_head,
@@ -26,6 +29,9 @@ from ms_mhc import (
     mhc_pre_sinkhorn,
     mhc_sinkhorn,
 )
+from ms_mhc.backends import registry
+from ms_mhc.backends.registry import Job
+from ms_mhc.operation import OPERATIONS
 
 Way = Callable[[Any], Any]
 
@@ -349,3 +355,39 @@ def test_cells_of_past_options_are_not_kept_for_ever() -> None:
     for i in range(dispatch.CELLS_KEPT + 20):
         mhc_sinkhorn(zeros(1, 2, 2), eps=1e-6 + i * 1e-9)
     assert dispatch._made_joined.cache_info().currsize <= dispatch.CELLS_KEPT
+
+
+@pytest.mark.parametrize(
+    ("check", "shape", "part"),
+    [
+        (checks.streams, (2, None, 8), "x has shape [2, ?, 8]; the number of streams N and the hidden size D must be"),
+        (checks.streams, (2, 4, None), "x has shape [2, 4, ?]; the number of streams N and the hidden size D must be"),
+        (checks.matrices, (2, None, None), "x has shape [2, ?, ?]; N must be known when the graph is compiled"),
+    ],
+)
+def test_only_tokens_may_be_unknown_when_a_graph_is_compiled(check: Any, shape: Any, part: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(part)):
+        check("MhcPre", "x", checks.Spec(shape, ms.float32))
+
+
+def test_streams_helpers_need_sizes_that_are_known() -> None:
+    with pytest.raises(ValueError, match="h has rank 0"):
+        checks.expand_streams("expand_streams", checks.Spec((), ms.float32), 4)
+    with pytest.raises(ValueError, match=r"x has shape \[2, \?, 8\]; N must be known"):
+        checks.merge_streams("merge_streams", checks.Spec((2, None, 8), ms.float32))
+    assert checks.merge_streams("merge_streams", checks.Spec((None, 4, 8), ms.float32)) == 4
+
+
+def test_a_backend_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ValueError, match="MhcPre: backend must be one of auto, aclnn, cpu, composite, but got 'cuda'"):
+        registry.choose("MhcPre", Job("mhc_pre", 4), "cuda")
+
+
+def test_an_operator_without_a_kernel_of_the_vendor_is_refused_by_aclnn_and_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(OPERATIONS, "mhc_new", OPERATIONS["mhc_sinkhorn"])
+    dataclasses.replace(OPERATIONS["mhc_sinkhorn"], name="mhc_new", kernels={"forward": (), "backward": ()})
+    with pytest.raises(RuntimeError, match="cannot be used: CANN has no kernel for mhc_new"):
+        registry.choose("MhcNew", Job("mhc_new", 4), "aclnn")
+    assert registry.choose("MhcNew", Job("mhc_new", 4), "auto").name != "aclnn"

@@ -7,6 +7,7 @@ tests/host/test_torch_npu.py.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import itertools
 import shutil
 import struct
@@ -175,6 +176,37 @@ def test_where_the_code_cannot_be_read_the_lists_still_count(image: bytes) -> No
     assert set(differing(contract.compare_loosely(foreign, {other.name: other}))) == {"aclnnMhcPre"}
 
 
+def test_a_name_outside_of_what_is_loaded_is_not_called(image: bytes, library: Library) -> None:
+    name = next(name for name in OPERATORS if name not in {operator.name for operator in CALLED})
+    calls = Library(image + b"\0" + name.encode() + b"\0").calls([*OPERATORS])
+    assert calls.pop(name) == set()
+    assert calls == library.calls([*OPERATORS])
+
+
+def test_lists_of_types_that_no_operator_has_are_passed_over(image: bytes, library: Library) -> None:
+    other = Library(image + b"\0Z9hit_cacheIJFEEbPvEUlvE_\0")
+    assert len(list(other._type_names())) == len(list(library._type_names())) + 1
+    assert other.argument_lists() == library.argument_lists()
+
+
+@pytest.mark.parametrize("damage", ["no table", "another version", "functions in no segment"])
+def test_without_a_table_of_functions_the_lists_still_count(image: bytes, library: Library, damage: str) -> None:
+    (table,) = library.exceptions
+    start = table[2]
+    if damage == "no table":
+        broken = Library(image)
+        broken.exceptions = []
+    elif damage == "another version":
+        broken = Library(image[:start] + b"\2" + image[start + 1 :])
+    else:
+        broken = Library(image)
+        broken._starts = [start + 2**40 for start in library._function_starts()]
+    findings, note = contract._findings(broken)
+    reason = "no segment holds the address" if damage == "functions in no segment" else "it has no table of functions"
+    assert f"Weaker than usual ({reason}" in note
+    assert not differing(findings)
+
+
 def wheel(path: Path, library: bytes) -> Path:
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("torch_npu/lib/libtorch_npu.so", library)
@@ -183,13 +215,15 @@ def wheel(path: Path, library: bytes) -> Path:
 
 
 def test_a_wheel_a_package_and_its_parent_are_read(
-    tmp_path: Path, image: bytes, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, image: bytes, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = wheel(tmp_path / "torch_npu.whl", image)
     with zipfile.ZipFile(place) as file:
         file.extractall(tmp_path / "site")
-    for path in (place, tmp_path / "site", tmp_path / "site/torch_npu"):
-        assert contract.main([str(path)]) == 0
+    spec = importlib.util.spec_from_file_location("torch_npu", tmp_path / "site/torch_npu/__init__.py")
+    monkeypatch.setattr(contract.importlib.util, "find_spec", lambda _: spec)
+    for named in ([str(place)], [str(tmp_path / "site")], [str(tmp_path / "site/torch_npu")], []):
+        assert contract.main(named) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0].startswith("torch_npu 9.8.7, ")
         assert "aclnnMhcPre                  agrees, 13 arguments" in lines[1]

@@ -5,6 +5,7 @@ What it computes is tested in tests/host/test_eager_kernels.py.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,21 @@ def test_without_a_folder_that_lasts_it_goes_to_the_temporary_one(
     assert tmp_path in builder.cached().parents
     (folder,) = tmp_path.glob("ms_mhc-*")
     assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_temporary_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    extension.folders.private(tmp_path / "real")
+    with pytest.raises(FileExistsError, match=r"link belongs to somebody else; \$TMPDIR names another folder"):
+        extension.folders.private(tmp_path / "link")
+
+
+def test_a_forked_process_leaves_the_folder_of_its_parent_alone(tmp_path: Path) -> None:
+    extension.folders._remove(tmp_path, os.getpid() + 1)
+    assert tmp_path.is_dir()
+    extension.folders._remove(tmp_path, os.getpid())
+    assert not tmp_path.exists()
 
 
 def test_processes_that_start_together_compile_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any, Dict
 
@@ -194,3 +195,22 @@ def test_the_sinkhorn_beside_a_pre_is_its_own(tmp_path: Path) -> None:
         interop.load_hf(Apart(1), path, names, config=HF_CONFIG)
     for sinkhorns in (0, 2):
         interop.load_hf(Apart(sinkhorns), path, names, config=HF_CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("a: [", "config.yaml cannot be read as a configuration"), ("- a", "it holds list, not a mapping")],
+)
+def test_a_yaml_file_that_is_none_is_named(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    path = in_one_file(tmp_path, mindformers_model())
+    with pytest.raises(ValueError, match=said):
+        interop.load_mindformers(Network(), path, MINDFORMERS, config=tmp_path / "config.yaml")
+
+
+def test_without_a_reader_of_yaml_the_message_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    (tmp_path / "config.yaml").write_text("a: 1")
+    path = in_one_file(tmp_path, mindformers_model())
+    with pytest.raises(ValueError, match="needs the package pyyaml; or give config= as a mapping"):
+        interop.load_mindformers(Network(), path, MINDFORMERS, config=tmp_path / "config.yaml")
