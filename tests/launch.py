@@ -115,6 +115,11 @@ def with_root(environment: Mapping[str, str]) -> Dict[str, str]:
     return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
+def unmeasured(environment: Mapping[str, str]) -> Dict[str, str]:
+    """An environment in which ``make coverage`` does not follow a program that cannot write what it would find."""
+    return {name: value for name, value in environment.items() if not name.startswith("COVERAGE_PROCESS_")}
+
+
 def trained(text: str, folder: Path, number: int, processes: int) -> List[List[Trained]]:
     """What processes printed and saved, by case and rank."""
     printed: Dict[Any, List[float]] = {}

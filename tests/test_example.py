@@ -20,6 +20,7 @@ from model_zoo_example import train as program
 from model_zoo_example.progress import Metrics, Progress, read_metrics
 from model_zoo_example.trainer import Trainer
 from tests.example import SHORT, column, command, environment
+from tests.launch import unmeasured
 
 STEPS = ("--steps", "24", "--warmup_steps", "6")
 
@@ -308,7 +309,7 @@ def test_a_full_disk_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
     done = subprocess.run(
         ["bash", "-c", f"ulimit -f 100 && exec {short}"],
         cwd=tmp_path,
-        env=environment(),
+        env=unmeasured(environment()),
         capture_output=True,
         text=True,
         timeout=300,

@@ -16,6 +16,7 @@ import pytest
 from model_zoo_example import checkpoint
 from model_zoo_example.checkpoint import CheckpointError
 from tests.example import environment
+from tests.launch import unmeasured
 
 ARRAYS = {
     "network.weight": np.arange(12.0, dtype=np.float32).reshape(3, 4),
@@ -114,7 +115,8 @@ arrays = {"weight": np.zeros(200_000, np.float32)}
 
 def run(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", _SAVE + code, str(folder)]
-    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120, check=False)
+    env = unmeasured(environment())
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_a_full_disk_is_told_and_leaves_what_was_there(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from mindspore import Tensor, nn, ops
 
 from ms_mhc import HyperConnection, expand_streams, merge_streams, reference
-from tests.compare import in_turn
+from tests.compare import as_numpy, in_turn
 
 Way = Callable[[Any], Any]
 
@@ -169,6 +169,19 @@ def test_every_parameter_gets_its_own_gradient(way: Way, backend: str) -> None:
     assert not np.allclose(want["layers.0.pre.bias"], want["layers.1.pre.bias"])
     for name, value in want.items():
         assert np.abs(got[name] - value).max() <= 1e-4 * np.abs(value).max(), name
+
+
+class InFloat32(nn.Cell):
+    def construct(self, h: Tensor) -> Tensor:
+        return ops.cast(h, ms.float32) * 0.5
+
+
+def test_a_branch_may_return_another_dtype(way: Way) -> None:
+    x = Tensor(np.random.default_rng(0).normal(size=(3, 4, 8)).astype(np.float32)).astype(ms.bfloat16)
+    out = way(HyperConnection(4, 8, InFloat32()))(x)
+    assert out.dtype == ms.bfloat16
+    want = as_numpy(x) + 0.5 * as_numpy(x).mean(axis=-2, keepdims=True)  # the initial values are the plain residual
+    assert np.abs(as_numpy(out) - want).max() < 0.02 * np.abs(want).max()
 
 
 class ReturnsNone(nn.Cell):

@@ -12,6 +12,7 @@ from typing import Dict, List
 import pytest
 
 from ms_mhc import csrc
+from tests.launch import unmeasured
 
 REPOSITORY = Path(csrc.__file__).parents[2]
 PACKAGES = ("ms_mhc", "aclnn_adapter")
@@ -56,6 +57,7 @@ def run(folder: Path, *command: str, paths: str = str(REPOSITORY), **environment
     program = folder / "program.py"
     program.write_text(PROGRAM)
     every: Dict[str, str] = {**os.environ, "PYTHONPATH": "", "GLOG_v": "3", **environment}
+    every = unmeasured(every) if "unshare" in command else every
     command = (*(command or (sys.executable,)), str(program), paths)
     done = subprocess.run(command, cwd=folder, env=every, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-3000:]
