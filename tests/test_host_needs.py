@@ -1,17 +1,19 @@
-"""What the host CANN reads off installed frameworks: symbols, links and names, out of files as compilers write them."""
+"""What the host CANN reads off installed frameworks, out of files as compilers write them, and where it is built."""
 
 from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Dict, Optional
 
 import pytest
 
-from aclnn_adapter.host import clients, elf
+from aclnn_adapter.host import build, clients, elf
 from aclnn_adapter.host.clients import NoClientError
 from aclnn_adapter.host.mindspore_needs import MindSpore
 from aclnn_adapter.host.torch_needs import TorchNpu
@@ -90,3 +92,34 @@ def test_a_file_that_is_no_library_is_named(tmp_path: Path) -> None:
     (tmp_path / "lib.so").write_text("no library")
     with pytest.raises(ValueError, match=r"lib.so is not a little-endian 64-bit ELF file"):
         elf.dynamic_symbols(tmp_path / "lib.so")
+
+
+def test_the_folder_of_somebody_else_is_not_linked_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    monkeypatch.setattr(build.tempfile, "tempdir", str(folder))
+    root = tmp_path / "a b"
+    root.mkdir()
+    try:
+        link = build._usable_path(root)
+        assert link.resolve() == root
+        shutil.move(folder / f"aclnn-host-cann-{os.getuid()}", folder / "other")
+        (folder / f"aclnn-host-cann-{os.getuid()}").symlink_to(folder / "other")
+        with pytest.raises(build.BuildError, match=r"belongs to somebody else; \$TMPDIR names another folder"):
+            build._usable_path(root)
+    finally:
+        shutil.rmtree(folder)
+
+
+@needs_compiler
+def test_what_the_compiler_says_is_in_the_message(tmp_path: Path) -> None:
+    (tmp_path / "broken.cc").write_text("int f() { return nothing; }")
+    with pytest.raises(build.BuildError, match=r"the compiler failed:\ng\+\+ -c [\s\S]*nothing"):
+        build._run(["g++", "-c", str(tmp_path / "broken.cc"), "-o", str(tmp_path / "broken.o")])
+
+
+def test_a_machine_that_does_not_describe_itself_is_known_by_its_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "Path", lambda _: tmp_path / "nothing")
+    monkeypatch.setattr(build.platform, "machine", lambda: "riscv64")
+    assert build._machine() == b"riscv64"

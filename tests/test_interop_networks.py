@@ -286,6 +286,12 @@ def test_names_may_be_a_function(tmp_path: Path) -> None:
         (nn.Dense(2, 2), RELEASED, ValueError, "has no MhcPre and no MhcHead"),
         (Network(), dict.fromkeys(RELEASED), ValueError, "has no MhcPre and no MhcHead"),
         (Network(), [("head", "hc_head_{p}")], TypeError, "names must be a mapping"),
+        (
+            Network(),
+            {**RELEASED, "head": 3},
+            TypeError,
+            "names must map texts to texts or None, but 'head' is mapped to 3",
+        ),
         ("network", RELEASED, TypeError, "network must be a mindspore.nn.Cell"),
     ],
 )

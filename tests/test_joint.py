@@ -9,7 +9,9 @@ import pytest
 from mindspore import Tensor
 from mindspore.parallel import Layout
 
+from aclnn_adapter.operators import MHC_PRE
 from ms_mhc import reference
+from ms_mhc.backends import aclnn
 from ms_mhc.backends.composite import Composite
 from ms_mhc.backends.registry import Job
 from ms_mhc.hyper_connection import _Rest, missing
@@ -83,6 +85,33 @@ def test_what_a_distributed_graph_is_made_of_equals_the_reference(count: int) ->
     assert len(found) == count
     for index, (got, right) in enumerate(zip(found, want_back)):
         assert_close(f"gradient {index}", got, right)
+
+
+class Fused:
+    """Stands for a kernel that takes one batch and puts streams and hidden size of a result into one dimension."""
+
+    operator = MHC_PRE
+
+    def __call__(self, *arguments: Any) -> Tuple[Tensor, ...]:
+        self.given = arguments
+        x = arguments[0]
+        return x * 2.0, x.reshape(1, T, N * D), x[:, :, 0]
+
+
+def test_a_kernel_that_wants_a_batch_gets_one_and_its_results_lose_it() -> None:
+    kernel = Fused()
+    places, batched = (0, 1, aclnn.ONES), (True, False)
+    shapes = ((aclnn.STREAMS, aclnn.HIDDEN), (aclnn.HIDDEN,), None)
+    call = aclnn._Call(kernel, 0, places, (EPS,), (1, 2, 0), batched, shapes)
+    whole, first, unshaped = call(Tensor(X), Tensor(PHI))
+    x, phi, ones, eps = kernel.given
+    np.testing.assert_array_equal(x.asnumpy(), X[None])
+    np.testing.assert_array_equal(phi.asnumpy(), PHI)
+    np.testing.assert_array_equal(ones.asnumpy(), np.ones((N, D)))
+    assert eps == EPS
+    np.testing.assert_array_equal(whole.asnumpy(), X)
+    np.testing.assert_array_equal(first.asnumpy(), X[:, 0])
+    np.testing.assert_array_equal(unshaped.asnumpy(), 2 * X[None])
 
 
 @pytest.mark.parametrize("flat", [False, True])
