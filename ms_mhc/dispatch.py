@@ -43,6 +43,8 @@ def spec(value: Any) -> Any:
         return None
     if isinstance(value, Tensor):
         return (value.shape, value.dtype)
+    if isinstance(value, (tuple, list, dict)):  # a graph knows no type() of them
+        return "a tuple, list or dict"
     return str(type(value))
 
 
