@@ -109,10 +109,15 @@ class Report:
         try:
             self.measured[name] = measurement()
         except Exception as error:
-            self.checks.append({"name": name, "case": {}, "status": "error", "reason": reason(error)})
-            self.say(f"  ERROR {name}: {reason(error)}")
+            self.refuse(name, error)
             return None
         return self.measured[name]
+
+    def refuse(self, name: str, error: BaseException) -> None:
+        """An error that is no check's."""
+        self.checks.append({"name": name, "case": {}, "status": "error", "reason": reason(error)})
+        self.say(f"  ERROR {name}: {reason(error)}")
+        self._write()
 
     def end(self) -> None:
         """Everything was done."""
@@ -135,7 +140,11 @@ class Report:
             "checks": self.checks,
             **self.measured,
         }
-        self.file.write_text(strict_json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        try:
+            strict_json.write(content, self.file)
+        except OSError as error:  # a disk that fills up is no reason to stop
+            self.file = None
+            self.refuse("report", error)
 
 
 def _text(value: Any) -> str:
