@@ -281,6 +281,13 @@ def test_the_report_holds_nothing_personal(tmp_path: Path) -> None:
         assert secret not in text, secret
 
 
+def test_errors_are_told_where_the_user_has_neither_name_nor_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    assert reason(ValueError("no /a/b/c.py")) == "ValueError: no .../c.py"
+
+
 def test_a_device_that_cannot_be_used_is_one_line_and_a_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

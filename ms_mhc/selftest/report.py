@@ -23,7 +23,7 @@ _PATH = re.compile(r"(?:[A-Za-z]:)?[/\\](?:[^\s/\\:;,'\"()<>]+[/\\])+")
 def without_names(text: str) -> str:
     """A text without folders, user name and host name: of a path the last part is left."""
     text = _PATH.sub(".../", text)
-    for name, word in ((_user(), "<user>"), (socket.gethostname(), "<host>"), (Path.home().name, "<user>")):
+    for name, word in ((_user(), "<user>"), (socket.gethostname(), "<host>"), (_home(), "<user>")):
         if name:
             text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", word, text)
     return text
@@ -33,6 +33,13 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):
+        return ""
+
+
+def _home() -> str:
+    try:
+        return Path.home().name
+    except RuntimeError:  # a container may run as a number that has no user
         return ""
 
 
