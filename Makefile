@@ -11,7 +11,7 @@
 VENV := .venv
 VENDOR := .venv-vendor
 OLDEST := .venv-oldest
-OLDEST_TESTS := tests/test_checks.py tests/test_hyper_connection.py $(wildcard tests/test_mhc_*.py)
+OLDEST_TESTS := tests/test_checks.py tests/test_direct.py tests/test_hyper_connection.py $(wildcard tests/test_mhc_*.py)
 ZOO := build/mindformers
 # a file's tests in one process, which then does once what they share; tests/conftest.py orders the files
 TOGETHER := -n 2 --dist loadfile --no-loadscope-reorder

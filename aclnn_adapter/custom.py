@@ -21,7 +21,7 @@ from aclnn_adapter import extension, folders, platform
 from aclnn_adapter.cpp_infer import shape_function
 from aclnn_adapter.extension import EagerKernel
 from aclnn_adapter.operators import Argument, Operator, resolve
-from aclnn_adapter.platform import recording
+from aclnn_adapter.platform import called_eagerly, recording
 
 _ATTR_TYPES = {"double": "double", "float": "float", "int64_t": "int", "bool": "bool"}
 _REGISTERED_TYPES = {
@@ -162,7 +162,7 @@ class AclnnKernel(ops.Custom):
         self._eager: Optional[EagerKernel] = None
 
     def __call__(self, *args: Any) -> Any:
-        if ms.get_context("mode") != ms.PYNATIVE_MODE or recording() or extension.refusal():
+        if not called_eagerly() or recording() or extension.refusal():
             return self._graph(*args)
         if self._eager is None:
             self._eager = EagerKernel(self.operator, self._shapes)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 import mindspore as ms
+from mindspore._c_expression import MSContext, ms_ctx_param
 
 from aclnn_adapter.operators import A2, A3, A5, OPERATORS, Operator
 
@@ -27,9 +28,19 @@ except ImportError:  # MindSpore 2.9
 pynative_executor = _pynative_executor
 
 
+def _context(parameter: object) -> object:
+    """What ``ms.get_context`` finds, in a thirtieth of its time: eager calls ask at every turn."""
+    return MSContext.get_instance().get_param(parameter)
+
+
 def device_target() -> str:
     """``"CPU"``, ``"GPU"`` or ``"Ascend"``: where MindSpore runs its operators now."""
-    return str(ms.get_context("device_target"))
+    return str(_context(ms_ctx_param.device_target))
+
+
+def called_eagerly() -> bool:
+    """Whether Python code computes now, rather than a graph: only for code that runs, not for what is compiled."""
+    return bool(_context(ms_ctx_param.mode) == ms.PYNATIVE_MODE)
 
 
 def recording() -> bool:
@@ -44,8 +55,6 @@ def soc_version() -> str:
     MindSpore does not ask the device in a dry run (``MS_SIMULATION_LEVEL``); then CANN's runtime is asked. Empty where
     that does not know either, as on a machine without the device.
     """
-    from mindspore._c_expression import MSContext
-
     return str(MSContext.get_instance().get_ascend_soc_version()) or _version_of(_soc_name())
 
 

@@ -9,16 +9,17 @@ import os
 from functools import lru_cache
 from typing import Any, NamedTuple, Optional, Tuple
 
-from mindspore import Tensor, nn
+from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
 from aclnn_adapter import platform
+from aclnn_adapter.platform import called_eagerly
 from ms_mhc import checks, parallel
 from ms_mhc.backends import registry
 from ms_mhc.backends.registry import AUTO, Backend, Choice, Job, Kernel
 from ms_mhc.joint import Distributed, Joined, Tensors
 from ms_mhc.operation import BACKWARD, FORWARD, OPERATIONS, RESIDUAL
-from ms_mhc.operators.precision import called_eagerly, run_eagerly
+from ms_mhc.operators.precision import Float32Cell, ready, run_eagerly
 
 RESIDUAL_GRADIENT = "grad_" + RESIDUAL
 COMPOSITE = "composite"
@@ -65,16 +66,35 @@ def present(values: Tuple[Optional[Tensor], ...]) -> Tuple[Tensor, ...]:
     return tensors
 
 
+class _Constants(Float32Cell):
+    """Tensors that carry no gradient. Called eagerly where none is recorded, that is true of all."""
+
+    def __call__(self, values: Tensors) -> Tensors:
+        return self.construct(values) if platform.recording() or not called_eagerly() else values
+
+    def construct(self, values: Tensors) -> Tensors:
+        found: Tuple[Any, ...] = ()
+        for value in values:
+            found = found + (ops.stop_gradient(value),)
+        return found
+
+
+constants = _Constants()
+
+
 class Alone(nn.Cell):
     """A backward as an operator of its own. It has no written gradient."""
 
-    def __init__(self, backward: Kernel, eager: Kernel) -> None:
+    def __init__(self, operator: str, backward: Kernel, eager: Kernel) -> None:
         super().__init__()
+        self.operator = operator
         self.backward = backward.call
-        self._eager = eager.call
+        self._eager = eager
 
     def __call__(self, inputs: Tensors) -> Tensors:
-        return run_eagerly(self._eager, *inputs) if called_eagerly() else super().__call__(inputs)
+        if called_eagerly():
+            return run_eagerly(self._eager.call, *ready(self.operator, self._eager.inputs, inputs))
+        return super().__call__(inputs)
 
     def construct(self, inputs: Tensors) -> Tensors:
         return self.backward(*inputs)
@@ -215,4 +235,5 @@ def _made_joined(here: Choice, eagerly: Choice, job: Job, share: bool, _: Any) -
 
 @lru_cache(maxsize=CELLS_KEPT)
 def _made_alone(here: Backend, eagerly: Backend, job: Job, _: Any) -> Alone:
-    return Alone(here.kernel(job, BACKWARD), eagerly.kernel(job, BACKWARD))
+    name = f"{job.operator}_{BACKWARD}"
+    return Alone(name, here.kernel(job, BACKWARD), eagerly.kernel(job, BACKWARD))

@@ -14,10 +14,10 @@ from mindspore import Tensor, mint, nn
 from mindspore._c_expression import MixedPrecisionType
 from mindspore.common._grad_function import _Function
 
-from aclnn_adapter.platform import recording
+from aclnn_adapter.platform import called_eagerly, recording
 from ms_mhc.backends.registry import Kernel
 from ms_mhc.operation import RESIDUAL, Operation
-from ms_mhc.operators.precision import called_eagerly, local, run_eagerly
+from ms_mhc.operators.precision import ready, run_eagerly
 from ms_mhc.parallel import Placed
 
 Tensors = Tuple[Tensor, ...]
@@ -82,7 +82,7 @@ class Joined(nn.Cell):
 
     def __call__(self, inputs: Tensors) -> Tensors:
         if called_eagerly():
-            cell, tensors = self.eager or self, tuple(map(local, self.names, inputs))
+            cell, tensors = self.eager or self, ready(self.operator, self.names, inputs)
             if not recording():  # MindSpore's apply waits for the results, also where no gradient will be asked for
                 return run_eagerly(cell.construct, tensors)
             out = run_eagerly(_Eager.apply, cell, *tensors)

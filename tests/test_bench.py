@@ -97,8 +97,8 @@ def test_the_repositorys_contenders_agree_with_ours(tmp_path):
     assert_rows_are_sound(rows)
     for row in rows:
         entries = row["contenders"]
-        assert set(entries) == {"ours", "composite", "kernel", "autodiff", "torch_eager", "torch_compile"}
-        for name in ("kernel", "autodiff"):
+        assert set(entries) == {"ours", "composite", "kernel", "autodiff", "eager", "torch_eager", "torch_compile"}
+        for name in ("kernel", "autodiff", "eager"):
             assert "ratio" in entries[name], entries[name]
         for name in ("torch_eager", "torch_compile"):
             assert "ratio" in entries[name] or entries[name]["missing"] == "torch is not installed"

@@ -1,8 +1,10 @@
 """Fused C++ kernels on the CPU.
 
 The library is compiled when the package is installed. ``ops.Custom`` hands its functions the tensors as they are, in
-graph mode and in PyNative mode. In front of them travels one small tensor with the scalars; its first number has a bit
-for each optional tensor that is there, its second says which library they are for (``ms_mhc/csrc/mindspore_aot.cc``).
+graph mode and in PyNative mode; there calls with small results go straight to the function instead
+(:mod:`ms_mhc.backends.direct`). In front of the tensors travels one small tensor with the scalars; its first number has
+a bit for each optional tensor that is there, its second says which library they are for
+(``ms_mhc/csrc/mindspore_aot.cc``).
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 from mindspore import Tensor, ops
@@ -19,6 +21,7 @@ from aclnn_adapter import platform
 from aclnn_adapter.custom import infer_functions
 from aclnn_adapter.operators import Operator
 from ms_mhc import csrc
+from ms_mhc.backends.direct import Direct, Kind
 from ms_mhc.backends.registry import Backend, Job, Refusal
 from ms_mhc.operation import FORWARD
 from ms_mhc.operators.precision import Float32Cell
@@ -41,13 +44,17 @@ def _function(contract: Operator) -> str:
 class _Call(Float32Cell):
     """A C function with the scalars of one job."""
 
-    def __init__(self, function: ops.Custom, scalars: Tensor, single: bool) -> None:
+    def __init__(self, function: ops.Custom, direct: Direct, scalars: Tensor, single: bool) -> None:
         super().__init__()
         self.function = function
+        self.direct = direct
         self.scalars = scalars
         self.single = single
 
     def __call__(self, *tensors: Tensor) -> Tuple[Tensor, ...]:
+        # ops.Custom has no gradient and says so, where one is recorded
+        if platform.called_eagerly() and not platform.recording() and self.direct.takes(tensors):
+            return self.direct(*tensors)
         with _launch_lock:
             return self.construct(*tensors)
 
@@ -87,7 +94,12 @@ class Cpu(Backend):
         mask = sum(1 << bit for bit, name in enumerate(optional) if name in present)
         scalars = [RECIPES.get(values[a.snake_name], values[a.snake_name]) for a in whole.attrs]
         shapes, dtypes = infer_functions(contract, leading=1)
-        function = ops.Custom(f"{csrc.loadable()}:{_function(whole)}", shapes, dtypes, func_type="aot")
-        return _Call(
-            function, Tensor(np.array([mask, csrc.version(), *scalars], np.float32)), len(contract.outputs) == 1
-        )
+        name, single = _function(whole), len(contract.outputs) == 1
+
+        def infer(kinds: Sequence[Kind]) -> List[Kind]:
+            found = shapes((), *(shape for shape, _ in kinds)), dtypes(None, *(dtype for _, dtype in kinds))
+            return [found] if single else list(zip(*found))
+
+        row = np.array([mask, csrc.version(), *scalars], np.float32)
+        function = ops.Custom(f"{csrc.loadable()}:{name}", shapes, dtypes, func_type="aot")
+        return _Call(function, Direct(name, row, infer), Tensor(row), single)

@@ -1,4 +1,4 @@
-"""Our operators as steps, compiled as graphs: through the public functions, as users call them."""
+"""Our operators as steps, compiled as graphs or called eagerly: through the public functions, as users call them."""
 
 from __future__ import annotations
 
@@ -89,16 +89,28 @@ def _arrays(results: Any) -> List[Array]:
     return [np.asarray(tensor.astype(ms.float32).asnumpy()) for tensor in _flat(results)]
 
 
-def make(task: Task, inputs: Inputs, backend: str) -> Step:
-    """The task through our operators with one backend."""
+def _called_eagerly(cell: nn.Cell, values: List[Tensor]) -> Any:
+    """Returns when the results are there. The others are compiled, and the mode is theirs again."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    try:
+        results = cell(*values)
+        for tensor in _flat(results):
+            tensor.data_ptr()
+        return results
+    finally:
+        ms.set_context(mode=ms.GRAPH_MODE)
+
+
+def make(task: Task, inputs: Inputs, backend: str, eagerly: bool = False) -> Step:
+    """The task through our operators with one backend, compiled or called eagerly."""
     if task.operator == "hyper_connection":
         cell = _connection(task, inputs.parameters, backend)
     else:
         cell = {"mhc_pre": _Pre, "mhc_post": _Post, "mhc_sinkhorn": _Sinkhorn}[task.operator](backend)
-    return of_cell(task, inputs, cell, saved_bytes_per_token(task))
+    return of_cell(task, inputs, cell, saved_bytes_per_token(task), eagerly)
 
 
-def of_cell(task: Task, inputs: Inputs, cell: nn.Cell, saved_bytes: Any = None) -> Step:
+def of_cell(task: Task, inputs: Inputs, cell: nn.Cell, saved_bytes: Any = None, eagerly: bool = False) -> Step:
     """A step of any cell that takes the task's tensors.
 
     In graph mode a call returns when its results are there, so a step needs no further waiting.
@@ -110,5 +122,7 @@ def of_cell(task: Task, inputs: Inputs, cell: nn.Cell, saved_bytes: Any = None) 
         kinds = [dtype if inputs.streams and i == 0 else ms.float32 for i in range(len(inputs.cotangents))]
         cell = _Gradient(cell, len(values), len(inputs.cotangents) == 1)
         values += [Tensor(c, kind) for c, kind in zip(inputs.cotangents, kinds)]
+    if eagerly:
+        return Step(lambda: _called_eagerly(cell, values), _arrays, saved_bytes)
     cell.compile(*values)  # before any measurement of memory
     return Step(lambda: cell(*values), _arrays, saved_bytes)

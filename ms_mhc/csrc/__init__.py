@@ -6,7 +6,7 @@ import ctypes
 import os
 from functools import cache
 from pathlib import Path
-from typing import Optional
+from typing import Any, Optional
 
 from aclnn_adapter import folders
 from aclnn_adapter.libraries import cut_short
@@ -91,6 +91,11 @@ def version() -> float:
 
 
 @cache
-def has(function: str) -> bool:
+def has(name: str) -> bool:
     """Whether the library, where it can be used, has this function."""
-    return refusal() is None and hasattr(ctypes.CDLL(str(LIBRARY)), function)
+    return refusal() is None and hasattr(ctypes.CDLL(str(LIBRARY)), name)
+
+
+def function(name: str) -> Any:
+    """A function of the library, which can be used and has it."""
+    return getattr(ctypes.CDLL(str(LIBRARY)), name)

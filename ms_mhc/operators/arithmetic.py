@@ -15,6 +15,8 @@ import numpy as np
 from mindspore import Tensor, mint, ops
 from mindspore.ops import constexpr
 
+from aclnn_adapter import platform
+
 matmul = ops.MatMul()
 matmul_tn = ops.MatMul(transpose_a=True)
 matmul_nt = ops.MatMul(transpose_b=True)
@@ -36,7 +38,7 @@ def float32(x: Tensor) -> Tensor:
 @constexpr
 def fused() -> bool:
     """Whether the device adds to a product in the same launch: MindSpore has no such kernel for the CPU."""
-    return bool(ms.get_context("device_target") == "Ascend")
+    return platform.device_target() == "Ascend"
 
 
 def plus_bmm(before: Tensor, a: Tensor, b: Tensor) -> Tensor:

@@ -12,10 +12,11 @@ from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
 from aclnn_adapter.operators import Argument, Operator
+from aclnn_adapter.platform import called_eagerly
 from ms_mhc import checks, parallel
 from ms_mhc.dispatch import CELLS_KEPT
 from ms_mhc.operators.arithmetic import bmm, float32, matmul_nt, sigmoid, sum_of_row
-from ms_mhc.operators.precision import Float32Cell, called_eagerly, local, run_eagerly
+from ms_mhc.operators.precision import Float32Cell, ready, run_eagerly
 
 
 class _Head(Float32Cell):
@@ -28,7 +29,7 @@ class _Head(Float32Cell):
 
     def __call__(self, tensors: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
         if called_eagerly():
-            return run_eagerly(self.construct, tuple(map(local, ("x", "phi", "scale", "bias"), tensors)))
+            return run_eagerly(self.construct, ready("mhc_head", ("x", "phi", "scale", "bias"), tensors))
         return nn.Cell.__call__(self, tensors)
 
     def construct(self, tensors: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:

@@ -12,7 +12,7 @@ from aclnn_adapter import operators as aclnn
 from ms_mhc import checks, parallel
 from ms_mhc.backends import registry
 from ms_mhc.backends.registry import Job
-from ms_mhc.dispatch import Options, alone, joined, present, specs
+from ms_mhc.dispatch import Options, alone, constants, joined, present, specs
 from ms_mhc.operation import Operation
 from ms_mhc.operators import initial
 from ms_mhc.operators.arithmetic import (
@@ -79,7 +79,7 @@ def mhc_pre(
     tensors = (x, phi, alpha, bias, gamma)
     cell = joined("mhc_pre", "mhc_pre", specs(tensors), (norm_eps, hc_eps), Options(backend, precision))
     out = cell(present(tensors))
-    return out[:3] + (ops.stop_gradient(out[3]), ops.stop_gradient(out[4]), ops.stop_gradient(out[5]))
+    return out[:3] + constants(out[3:])
 
 
 def mhc_pre_backward(

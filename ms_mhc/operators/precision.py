@@ -6,7 +6,7 @@ gates of mHC are fp32 whatever ``amp`` does: their cells drop the mark, and only
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
@@ -57,11 +57,6 @@ class Float32Cell(nn.Cell):
         return self.construct(*args)
 
 
-def called_eagerly() -> bool:
-    """Whether Python code computes now, rather than a graph: only for code that runs, not for what is compiled."""
-    return bool(ms.get_context("mode") == ms.PYNATIVE_MODE)
-
-
 def run_eagerly(function: Callable[..., Any], *args: Any) -> Any:
     """A call in PyNative mode without the mixed precision of the cell that makes it."""
     capture.refuse()
@@ -71,6 +66,19 @@ def run_eagerly(function: Callable[..., Any], *args: Any) -> Any:
             return function(*args)
     finally:
         pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET, False)
+
+
+def ready(operator: str, names: Sequence[str], tensors: Sequence[Tensor]) -> Tuple[Tensor, ...]:
+    """The tensors of an eager call, on this device and with values.
+
+    Raises:
+        ValueError: only a part of one is here, or its initializer has not filled it yet. MindSpore hands that to a
+            custom operator as it is.
+    """
+    for name, value in zip(names, tensors):
+        if getattr(value, "has_init", False):
+            raise ValueError(f"{operator}: {name} has no values yet; call its init_data() first")
+    return tuple(map(local, names, tensors))
 
 
 def local(name: str, value: Tensor) -> Tensor:

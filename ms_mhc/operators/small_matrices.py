@@ -14,6 +14,7 @@ import numpy as np
 from mindspore import Tensor, mint, ops
 from mindspore.ops import constexpr
 
+from aclnn_adapter import platform
 from ms_mhc.operators.arithmetic import bmm, bmm_nt, bmm_tn, fused, matmul
 
 Vectors = Tuple[Tensor, ...]
@@ -21,7 +22,7 @@ Vectors = Tuple[Tensor, ...]
 
 @constexpr(get_instance=False)
 def _in_graph_of_cpu() -> bool:
-    return bool(ms.get_context("device_target") == "CPU")
+    return platform.device_target() == "CPU"
 
 
 class _Flat(_in_graph_of_cpu):  # type: ignore[misc,valid-type]

@@ -36,9 +36,28 @@ BENCH = Killer(
     ("tests/test_bench.py", "-k", "refused or missing or ours_fails or least or saves or ratios or connection"),
 )
 SELFTEST = Killer("selftest", ("tests/test_selftest.py", "-k", "not personal"))
+DIRECT = Killer("direct calls", ("tests/test_direct.py", "tests/test_eager.py", "-k", "test_direct or second and cpu"))
 EXTENSION = Killer("extension for eager calls", ("tests/test_extension.py",))
 
 EDITS = [
+    *edits(
+        "ms_mhc/backends/direct.py",
+        DIRECT,
+        ("t if t.is_contiguous() else t.contiguous()", "t"),
+        ("if status:", "if status > 4:"),
+        (".bytes <= MOST_BYTES", ".bytes < MOST_BYTES"),
+        ("*(r.ctypes.data for r in results)", "*(r.ctypes.data for r in reversed(results))"),
+    ),
+    *edits(
+        "ms_mhc/backends/cpu.py",
+        DIRECT,
+        ("platform.called_eagerly() and not platform.recording() and", "platform.called_eagerly() and"),
+    ),
+    *edits(
+        "ms_mhc/operators/precision.py",
+        DIRECT,
+        ('if getattr(value, "has_init", False):', 'if name == "x" and getattr(value, "has_init", False):'),
+    ),
     *edits(
         "aclnn_adapter/extension.py",
         EXTENSION,
