@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -21,7 +22,9 @@ from typing import Any, Dict, List, Optional, Sequence
 from model_zoo_example.settings import (
     SettingsError,
     add_flags,
+    count,
     differences,
+    file_to_write,
     find_config,
     from_mapping,
     parse,
@@ -122,7 +125,18 @@ def _range(values: Sequence[float], form: str) -> str:
 
 
 def _numbers(text: str) -> List[int]:
-    return [int(part) for part in text.split(",")]
+    try:
+        return [count(part) for part in text.split(",")]
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers: {error}") from error
+
+
+def _kinds(text: str) -> List[str]:
+    kinds = text.split(",")
+    for kind in kinds:
+        if kind not in KINDS:
+            raise argparse.ArgumentTypeError(f"{kind!r} is none of {', '.join(KINDS)}")
+    return kinds
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -136,13 +150,13 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--config", default="configs/compare.yaml", help="settings file (default: %(default)s)")
     parser.add_argument("--depths", type=_numbers, default=[3, 12], help="numbers of blocks (default: 3,12)")
     parser.add_argument("--seeds", type=_numbers, default=[1, 2], help="default: 1,2")
-    parser.add_argument("--kinds", default=",".join(KINDS), help="default: %(default)s")
-    parser.add_argument("--points", type=int, default=10, help="validations along the way (default: 10)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the results of the runs there")
+    parser.add_argument("--kinds", type=_kinds, default=list(KINDS), help=f"default: {','.join(KINDS)}")
+    parser.add_argument("--points", type=count, default=10, help="validations along the way (default: 10)")
+    parser.add_argument("--json", type=file_to_write, metavar="FILE", help="keep the results of the runs there")
     parser.add_argument(
         "--from", dest="source", type=Path, metavar="FILE", help="train nothing, read the results there"
     )
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the picture (needs matplotlib)")
+    parser.add_argument("--plot", type=file_to_write, metavar="FILE", help="draw the picture (needs matplotlib)")
     add_flags(parser)
     return parser
 
@@ -157,7 +171,7 @@ def collect(args: argparse.Namespace, overrides: Dict[str, Any]) -> List[Result]
     corpus = open_corpus(base.data)
     kept: Dict[str, Any] = {"settings": dataclasses.asdict(base), "results": []}
     if args.json is not None and args.json.exists():
-        kept = json.loads(args.json.read_text(encoding="utf-8"))
+        kept = _read(args.json, "--json")
         other = differences(from_mapping(kept["settings"], str(args.json)), base, free=False)
         if other:
             raise SettingsError(f"--json: {args.json} holds runs with other settings: {'; '.join(other)}")
@@ -165,7 +179,7 @@ def collect(args: argparse.Namespace, overrides: Dict[str, Any]) -> List[Result]
     done = {(r["layers"], r["seed"], r["residual"]) for r in results}
     for layers in args.depths:
         for seed in args.seeds:
-            for kind in args.kinds.split(","):
+            for kind in args.kinds:
                 if (layers, seed, kind) in done:
                     continue
                 settings = dataclasses.replace(base, num_layers=layers, seed=seed, residual=kind)
@@ -178,18 +192,41 @@ def collect(args: argparse.Namespace, overrides: Dict[str, Any]) -> List[Result]
                     flush=True,
                 )
                 if args.json is not None:
-                    args.json.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+                    _write(args.json, kept)
     return results
+
+
+def _read(path: Path, flag: str) -> Dict[str, Any]:
+    """The settings and results in a file of this program.
+
+    Raises:
+        SettingsError: it cannot be read, or is no such file.
+    """
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{flag}: cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(f"{flag}: {path} is no JSON: {error}") from error
+    if not (
+        isinstance(kept, dict) and isinstance(kept.get("results"), list) and isinstance(kept.get("settings"), dict)
+    ):
+        raise SettingsError(f"{flag}: {path} holds no results of this program")
+    return kept
+
+
+def _write(path: Path, kept: Dict[str, Any]) -> None:
+    """At any time a whole file lies there: it holds hours of training."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(json.dumps(kept) + "\n", encoding="utf-8")
+    fresh.replace(path)
 
 
 def main(argv: Optional[List[str]] = None) -> int:
     """The program. Returns the exit status."""
     try:
         args, overrides = parse(arguments(), argv)
-        if args.source is not None:
-            results = json.loads(args.source.read_text(encoding="utf-8"))["results"]
-        else:
-            results = collect(args, overrides)
+        results = _read(args.source, "--from")["results"] if args.source is not None else collect(args, overrides)
     except ValueError as error:
         print(f"compare: {error}", file=sys.stderr)
         return 2

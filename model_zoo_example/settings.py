@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import difflib
 import math
+import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -149,6 +150,9 @@ def _value(field: dataclasses.Field[Any], value: Any) -> Any:
     return _number(field.name, kind, value, facts["least"])
 
 
+_MOST = 2**32 - 1  # NumPy takes no larger seed; no count comes near
+
+
 def _number(name: str, kind: type, value: Any, least: float) -> Any:
     # YAML reads 1e-3 as a string: its numbers want a point in them
     try:
@@ -160,6 +164,8 @@ def _number(name: str, kind: type, value: Any, least: float) -> Any:
         raise SettingsError(f"{name} must be {'a number' if kind is float else 'an integer'}, but got {value!r}")
     if not number >= least or math.isinf(number):
         raise SettingsError(f"{name} must be {least:g} or more, but got {value}")
+    if kind is int and number > _MOST:
+        raise SettingsError(f"{name} must be {_MOST} or less, but got {value}")
     return kind(number)
 
 
@@ -189,7 +195,8 @@ def read_config(path: Path) -> Dict[str, Any]:
     except ImportError as error:
         raise SettingsError("reading configs needs PyYAML: pip install 'ms-mhc[example]'") from error
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        values, node = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -198,6 +205,10 @@ def read_config(path: Path) -> Dict[str, Any]:
         return {}
     if not isinstance(values, dict):
         raise SettingsError(f"{path} must hold lines of the form 'name: value'")
+    keys = [key.value for key, _ in node.value]
+    twice = [key for key in dict.fromkeys(keys) if keys.count(key) > 1]  # of which the last would silently win
+    if twice:
+        raise SettingsError(f"{path} names {' and '.join(twice)} twice")
     return values
 
 
@@ -210,6 +221,29 @@ def add_flags(parser: argparse.ArgumentParser, names: Sequence[str] = tuple(FIEL
         spellings = sorted({f"--{name}", f"--{name.replace('_', '-')}"}, reverse=True)
         text = (facts["help"] + choices).replace("%", "%%")
         group.add_argument(*spellings, dest=name, default=argparse.SUPPRESS, metavar="VALUE", help=text)
+
+
+def count(text: str) -> int:
+    """A flag's whole number of at least 1."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if not 1 <= number <= _MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return number
+
+
+def file_to_write(text: str) -> Path:
+    """A flag's file that can be written; told before hours of work are for nothing."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder")
+    try:
+        with tempfile.TemporaryFile(dir=path.absolute().parent):
+            return path
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: {error.strerror}") from error
 
 
 def parse(parser: argparse.ArgumentParser, argv: Optional[Sequence[str]]) -> Tuple[argparse.Namespace, Dict[str, Any]]:

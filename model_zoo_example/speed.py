@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from model_zoo_example.settings import DEFAULT_CONFIG, add_flags, find_config, from_mapping, parse, read_config
+from model_zoo_example.settings import DEFAULT_CONFIG, add_flags, count, find_config, from_mapping, parse, read_config
 
 BASE = "mHC, backend auto"
 
@@ -110,8 +110,8 @@ def arguments() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--config", default=DEFAULT_CONFIG, help="settings file (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=15, help="default: 15")
-    parser.add_argument("--steps-per-round", type=int, default=4, help="of each contender in a round (default: 4)")
+    parser.add_argument("--rounds", type=count, default=15, help="default: 15")
+    parser.add_argument("--steps-per-round", type=count, default=4, help="of each contender in a round (default: 4)")
     add_flags(parser)
     return parser
 

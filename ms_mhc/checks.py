@@ -6,7 +6,6 @@ compile time of a graph alike. A dimension that is not known at compile time is 
 
 from __future__ import annotations
 
-import math
 from numbers import Integral, Real
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -16,6 +15,10 @@ from aclnn_adapter.operators import UNKNOWN, Argument, Operator, num_gates, reso
 
 X_DTYPES = (ms.bfloat16, ms.float16, ms.float32)
 RECIPES = ("deepseek_v4", "paper")
+MOST_ITERATIONS = 1_000_000  # float32, in which the C++ kernels get it, counts on to 2**24; MindSpore ops take minutes
+_MOST_FLOAT32 = 3.4028234e38
+_MOST_DIMENSIONS = 8  # of a tensor, in most of MindSpore's operators
+_MOST_ENTRIES = 2**40  # of a parameter: four tebibytes
 
 Shape = Tuple[Optional[int], ...]
 
@@ -37,9 +40,21 @@ def _dtype_text(dtype: Any) -> str:
 
 def tensor(operator: str, argument: str, value: Any) -> Spec:
     """The spec of a tensor argument. ``value`` is ``(shape, dtype)``, or a text that names the type of a non-tensor."""
-    if value is None or isinstance(value, str):
-        raise TypeError(f"{operator}: {argument} must be a mindspore Tensor, but got {value}")
-    return Spec(tuple(value[0]), value[1])
+    if not isinstance(value, tuple):
+        raise TypeError(f"{operator}: {argument} must be a mindspore Tensor, but got {_non_tensor(value)}")
+    found = Spec(*value)
+    if any(size is not None and size < 0 for size in found.shape):
+        # MindSpore computes with it, and the process dies of signal 11 at the next operator
+        raise ValueError(
+            f"{operator}: {argument} describes tensors and is none, its shape is {_shape_text(found.shape)}; such a "
+            f"Tensor(shape=(None, ...)) is for set_inputs only"
+        )
+    return found
+
+
+def _non_tensor(value: Any) -> str:
+    """What came in a tensor's place. The type of a list that a graph makes is known only when the graph runs."""
+    return str(value) if value is None or isinstance(value, str) else "something else"
 
 
 def _dtype(operator: str, argument: str, spec: Spec, accepted: Sequence[Any]) -> None:
@@ -121,10 +136,12 @@ def not_empty(operator: str, argument: str, spec: Spec) -> None:
 
 
 def eps(operator: str, argument: str, value: Any) -> None:
-    """A finite number >= 0."""
+    """A number >= 0 that is finite in float32."""
     number(operator, argument, value)
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{operator}: {argument} must be a finite number >= 0, but got {value}")
+    if not 0 <= value <= _MOST_FLOAT32:  # which NaN is not
+        raise ValueError(
+            f"{operator}: {argument} must be a finite number >= 0, also in float32, but got {_short(value)}"
+        )
 
 
 def number(operator: str, argument: str, value: Any) -> None:
@@ -138,7 +155,29 @@ def positive_int(operator: str, argument: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{operator}: {argument} must be a positive int, but got {_described(value)}")
     if value < 1:
-        raise ValueError(f"{operator}: {argument} must be a positive int, but got {value}")
+        raise ValueError(f"{operator}: {argument} must be a positive int, but got {_short(value)}")
+
+
+def iterations(operator: str, argument: str, value: Any) -> None:
+    """A number of Sinkhorn iterations."""
+    positive_int(operator, argument, value)
+    if value > MOST_ITERATIONS:
+        raise ValueError(
+            f"{operator}: {argument} must be a positive int of at most {MOST_ITERATIONS}, but got {_short(value)}"
+        )
+
+
+def sizes(operator: str, num_streams: Any, hidden_size: Any) -> Tuple[int, int]:
+    """N and D of a cell with parameters."""
+    positive_int(operator, "num_streams", num_streams)
+    positive_int(operator, "hidden_size", hidden_size)
+    n, d = int(num_streams), int(hidden_size)
+    if num_gates(n) * n * d > _MOST_ENTRIES:
+        raise ValueError(
+            f"{operator}: phi for num_streams={_short(n)} and hidden_size={_short(d)} would have more than "
+            f"{_MOST_ENTRIES} entries"
+        )
+    return n, d
 
 
 def flag(operator: str, argument: str, value: Any) -> None:
@@ -157,6 +196,11 @@ def one_of(operator: str, argument: str, value: Any, accepted: Sequence[str]) ->
 
 def _described(value: Any) -> str:
     return f"{value!r} of type {type(value).__name__}"
+
+
+def _short(value: Any) -> str:
+    """A number; Python refuses to write out an int of thousands of digits."""
+    return f"an int of {value.bit_length()} bits" if isinstance(value, int) and abs(value) >= 10**30 else str(value)
 
 
 class Sizes(NamedTuple):
@@ -224,7 +268,7 @@ def attributes(operator: str, values: Mapping[str, Any]) -> None:
     """All attributes of an operator, by name."""
     for name, value in values.items():
         if name == "num_iters":
-            positive_int(operator, name, value)
+            iterations(operator, name, value)
         elif name == "recipe":
             one_of(operator, name, value, RECIPES)
         else:
@@ -234,8 +278,10 @@ def attributes(operator: str, values: Mapping[str, Any]) -> None:
 def expand_streams(operator: str, h: Spec, num_streams: Any) -> Shape:
     """Any tensor [..., D] of a dtype that x may have. Returns its shape."""
     _dtype(operator, "h", h, X_DTYPES)
-    if not h.shape:
-        raise ValueError(f"{operator}: h has rank 0; accepted: [..., D]")
+    if not 1 <= len(h.shape) < _MOST_DIMENSIONS:
+        raise ValueError(
+            f"{operator}: h has rank {len(h.shape)}; accepted: [..., D] of rank 1 to {_MOST_DIMENSIONS - 1}"
+        )
     not_empty(operator, "h", h)
     positive_int(operator, "num_streams", num_streams)
     return h.shape
@@ -251,3 +297,16 @@ def merge_streams(operator: str, x: Spec) -> int:
     if n is None:
         raise ValueError(f"{operator}: x has shape {_shape_text(x.shape)}; N must be known when the graph is compiled")
     return n
+
+
+def branch(operator: str, given: Any, x: Spec) -> Spec:
+    """What a branch returned as its output: h_out [..., D] for the streams x, of a dtype that can become x's."""
+    if not isinstance(given, tuple):
+        raise TypeError(
+            f"{operator}: branch must return a mindspore Tensor [..., D], or a tuple whose first element is one, but "
+            f"got {_non_tensor(given)}"
+        )
+    h_out = Spec(*given)
+    _dtype(operator, "the output of branch", h_out, (*X_DTYPES, ms.float64))
+    _shape(operator, "the output of branch", h_out, (*x.shape[:-2], x.shape[-1]), "that of h_in")
+    return h_out

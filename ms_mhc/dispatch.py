@@ -19,7 +19,7 @@ from ms_mhc.backends import registry
 from ms_mhc.backends.registry import AUTO, Backend, Choice, Job, Kernel
 from ms_mhc.joint import Distributed, Joined, Tensors
 from ms_mhc.operation import BACKWARD, FORWARD, OPERATIONS, RESIDUAL
-from ms_mhc.operators.precision import Float32Cell, ready, run_eagerly
+from ms_mhc.operators.precision import Float32Cell, entering, ready, run_eagerly
 
 RESIDUAL_GRADIENT = "grad_" + RESIDUAL
 COMPOSITE = "composite"
@@ -44,6 +44,8 @@ def spec(value: Any) -> Any:
         return None
     if isinstance(value, Tensor):
         return (value.shape, value.dtype)
+    if isinstance(value, (tuple, list, dict)):  # a graph knows no type() of them
+        return "a tuple, list or dict"
     return str(type(value))
 
 
@@ -86,13 +88,14 @@ class Alone(nn.Cell):
     def __init__(self, operator: str, backward: Kernel, eager: Kernel) -> None:
         super().__init__()
         self.operator = operator
+        self.names = backward.inputs
         self.backward = backward.call
         self._eager = eager
 
     def __call__(self, inputs: Tensors) -> Tensors:
         if called_eagerly():
             return run_eagerly(self._eager.call, *ready(self.operator, self._eager.inputs, inputs))
-        return super().__call__(inputs)
+        return super().__call__(entering(self.operator, self.names, inputs))
 
     def construct(self, inputs: Tensors) -> Tensors:
         return self.backward(*inputs)

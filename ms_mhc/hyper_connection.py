@@ -8,7 +8,7 @@ from typing import Any, Tuple
 from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
 
-from ms_mhc import checks
+from ms_mhc import checks, parallel
 from ms_mhc.backends import registry
 from ms_mhc.backends.registry import Job
 from ms_mhc.dispatch import Options, present, specs
@@ -45,6 +45,22 @@ def _length(absent: Tuple[bool, ...]) -> int:
             "tensor in its place, or leave it out"
         )
     return len(absent)
+
+
+def output(out: Any) -> Any:
+    """The output among what a branch returned, or what stands in its place."""
+    if isinstance(out, tuple):
+        if len(out) == 0:
+            return None
+        return out[0]
+    return out
+
+
+@constexpr(check=False)
+def other_dtype(given: Tuple[Any, ...]) -> bool:
+    """Whether the output of a branch, the first, has another dtype than x, the second."""
+    x = checks.tensor("HyperConnection", "x", given[1])
+    return bool(checks.branch("HyperConnection", given[0], x).dtype != x.dtype)
 
 
 class HyperConnection(GateCell):
@@ -93,6 +109,12 @@ class HyperConnection(GateCell):
         super().__init__()
         if not isinstance(branch, nn.Cell):
             raise TypeError(f"HyperConnection: branch must be a mindspore.nn.Cell, but got {type(branch).__name__}")
+        numbers = {"norm_eps": norm_eps, "hc_eps": hc_eps, "sinkhorn_eps": sinkhorn_eps, "num_iters": num_iters}
+        checks.attributes("HyperConnection", {**numbers, "recipe": recipe})
+        checks.flag("HyperConnection", "use_gamma", use_gamma)
+        checks.one_of("HyperConnection", "precision", precision, registry.PRECISIONS)
+        parallel.check("HyperConnection", layout)
+        num_streams, hidden_size = checks.sizes("HyperConnection", num_streams, hidden_size)
         self.pre = MhcPre(
             num_streams,
             hidden_size,
@@ -122,8 +144,8 @@ class HyperConnection(GateCell):
         h_in, h_post, h_res, x = read[0], read[1], read[2], read[len(read) - 1]
         # a call without the star is one that amp's O1 can follow into the branch
         out = self.call_branch(h_in, args) if args else self.branch(h_in)
-        h_out = out[0] if isinstance(out, tuple) else out
-        if h_out.dtype != x.dtype:
+        h_out = output(out)
+        if other_dtype(specs((h_out, x))):
             h_out = ops.cast(h_out, x.dtype)
         x_next = self.post(x, h_res, h_out, h_post)
         if not isinstance(out, tuple):

@@ -6,7 +6,7 @@ import dataclasses
 import platform as python_platform
 import sys
 from importlib import metadata
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Optional
 
 import mindspore as ms
 
@@ -17,6 +17,28 @@ from ms_mhc.operation import BACKWARD, FORWARD, OPERATIONS
 from ms_mhc.version import __version__
 
 OPERATORS = tuple(OPERATIONS)
+
+
+class DeviceError(RuntimeError):
+    """A device that MindSpore cannot use here."""
+
+
+def use(device: Optional[str]) -> None:
+    """Make it MindSpore's device.
+
+    Raises:
+        DeviceError: it cannot be; with the reasons that MindSpore gives.
+    """
+    if device is None:
+        return
+    try:
+        ms.set_context(device_target=device)
+    except (RuntimeError, ValueError) as error:
+        said = [line.strip() for line in str(error).splitlines()]
+        why = " ".join(
+            [said[0].split(". ")[0] + ".", *(line for line in said if line.startswith("Load dynamic library"))]
+        )
+        raise DeviceError(f"MindSpore cannot use --device {device} here: {why}") from error
 
 
 def _version(package: str) -> str:

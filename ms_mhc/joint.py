@@ -17,7 +17,7 @@ from mindspore.common._grad_function import _Function
 from aclnn_adapter.platform import called_eagerly, recording
 from ms_mhc.backends.registry import Kernel
 from ms_mhc.operation import RESIDUAL, Operation
-from ms_mhc.operators.precision import ready, run_eagerly
+from ms_mhc.operators.precision import entering, ready, run_eagerly
 from ms_mhc.parallel import Placed
 
 Tensors = Tuple[Tensor, ...]
@@ -87,7 +87,7 @@ class Joined(nn.Cell):
                 return run_eagerly(cell.construct, tensors)
             out = run_eagerly(_Eager.apply, cell, *tensors)
             return out if isinstance(out, tuple) else (out,)
-        return super().__call__(inputs)
+        return super().__call__(entering(self.operator, self.names, inputs))
 
     def construct(self, inputs: Tensors) -> Tensors:
         out = self.forward(*inputs)

@@ -24,6 +24,8 @@ def as_array(value: Any) -> Array:
     """A tensor or array in float64."""
     if isinstance(value, Tensor):
         value = value.astype(ms.float32).asnumpy()
+    if np.iscomplexobj(value):
+        raise TypeError("a matrix of complex numbers mixes no streams; real ones are accepted")
     return np.asarray(value, dtype=np.float64)
 
 
@@ -77,6 +79,8 @@ def residual_stream(network: nn.Cell, layer: str, *inputs: Any) -> Tensor:
         ValueError: there is no such layer, or it did not run.
     """
     posts = dict(_posts(network).values())
+    if not isinstance(layer, str):
+        raise TypeError(f"residual_stream: layer must be the name of a layer, but got {layer!r}")
     if layer not in posts:
         raise ValueError(f"residual_stream: there is no layer {layer!r}; the network has {', '.join(posts)}")
     seen: List[Tensor] = []
@@ -101,6 +105,8 @@ def _run_with_hooks(
 
 def _posts(network: nn.Cell) -> Dict[int, Tuple[str, nn.Cell]]:
     """By identity, each MhcPost cell and its layer's name."""
+    if not isinstance(network, nn.Cell):
+        raise TypeError(f"network must be a mindspore.nn.Cell, but got {type(network).__name__}")
     cells = list(network.cells_and_names())
     names = {id(cell): (name, cell) for name, cell in cells if isinstance(cell, MhcPost)}
     for name, cell in cells:

@@ -164,7 +164,7 @@ class StabilityMonitor(Callback):
 
     Raises:
         TypeError: a network that is no cell, ``every`` that is no int.
-        ValueError: ``every`` below 1, a file of another kind; while training, as :func:`measure`.
+        ValueError: ``every`` below 1, a file of another kind or with other columns; while training, as :func:`measure`.
     """
 
     def __init__(
@@ -184,6 +184,8 @@ class StabilityMonitor(Callback):
         self.file = None if file is None else Path(file).absolute()
         if self.file is not None and self.file.suffix not in _SUFFIXES:
             raise ValueError(f"StabilityMonitor: file must end with {' or '.join(_SUFFIXES)}, but got {str(file)!r}")
+        if self.file is not None:
+            _check_file(self.file)
         self.network = network
         self.rows: List[Row] = []
         self._last = 0
@@ -198,7 +200,10 @@ class StabilityMonitor(Callback):
                 "StabilityMonitor: at step %s the mixing matrices of layer %s are not finite", step, broken["layer"]
             )
         if self.file is not None:
-            _append(self.file, new)
+            try:
+                _append(self.file, new)
+            except OSError as error:  # a training is worth more than its record
+                logger.warning("StabilityMonitor: %s cannot be written: %s; see rows", self.file, error.strerror)
         return new
 
     def on_train_begin(self, run_context: Any) -> None:
@@ -212,13 +217,35 @@ class StabilityMonitor(Callback):
         self._last = step
 
 
+_GAINS = [name + end for name in Amplification._fields for end in ("", "_max")]
+_COLUMNS = ["step", "index", "layer", *_GAINS]
+
+
+def _check_file(path: Path) -> None:
+    """Before the training: whether rows can be appended to a file.
+
+    Raises:
+        ValueError: it is a folder, or holds other columns.
+    """
+    if path.is_dir():
+        raise ValueError(f"StabilityMonitor: file must be a file, but {str(path)!r} is a folder")
+    if path.suffix == ".csv" and path.is_file():
+        with path.open(newline="", encoding="utf-8", errors="replace") as file:
+            there = next(csv.reader(file), _COLUMNS)
+        if there != _COLUMNS:
+            raise ValueError(
+                f"StabilityMonitor: file {str(path)!r} has other columns: {', '.join(there)}; expected a new file, or "
+                f"{', '.join(_COLUMNS)}"
+            )
+
+
 def _append(path: Path, rows: Sequence[Row]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", newline="", encoding="utf-8") as file:
         if path.suffix == ".jsonl":
             file.writelines(strict_json.dumps(row) + "\n" for row in rows)
             return
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer = csv.DictWriter(file, fieldnames=_COLUMNS)
         if file.tell() == 0:
             writer.writeheader()
         writer.writerows(rows)

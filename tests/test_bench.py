@@ -144,7 +144,7 @@ def test_a_shape_that_is_none_is_refused_with_an_example(text, capsys):
     assert f"{text!r} is not a shape; give tokens, streams and hidden size" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--threads=0", "--rounds=x"])
+@pytest.mark.parametrize("option", ["--threads=0", "--rounds=x", "--calls=²"])
 def test_counts_below_one_are_refused(option, capsys):
     with pytest.raises(SystemExit):
         main(["bench", option])
@@ -174,6 +174,13 @@ def test_where_peak_memory_cannot_be_measured_the_option_without_it_is_named(mon
     monkeypatch.setattr(memory.Path, "exists", lambda _: False)
     with pytest.raises(SystemExit, match="has no /proc/self/clear_refs; add --no-memory"):
         main(["bench"])
+
+
+def test_a_folder_that_takes_no_files_is_refused_before_anything_is_measured(capsys):
+    for option in ("--json", "--plot"):
+        with pytest.raises(SystemExit):
+            main(["bench", option, "/proc/result"])
+        assert f"argument {option}: '/proc/result' cannot be written: " in capsys.readouterr().err
 
 
 def test_a_picture_without_matplotlib_is_refused_with_what_to_install(monkeypatch, tmp_path):

@@ -10,7 +10,8 @@ from typing import Any, Callable, Dict, Iterator, Type
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Tensor, nn
+from mindspore import Parameter, Tensor, nn, ops
+from mindspore.common.initializer import initializer
 from mindspore.parallel.shard import Layout
 
 from ms_mhc import (
@@ -32,6 +33,7 @@ from ms_mhc import (
 from ms_mhc.backends import registry
 from ms_mhc.backends.registry import Job
 from ms_mhc.operation import OPERATIONS
+from tests.compare import in_turn
 
 Way = Callable[[Any], Any]
 
@@ -93,6 +95,10 @@ def refused(operator: Callable[..., Any], given: Dict[str, Any], error: Type[Exc
         ({"hc_eps": float("inf")}, ValueError, ("hc_eps", "inf")),
         ({"hc_eps": "1e-6"}, TypeError, ("hc_eps", "'1e-6'", "str")),
         ({"hc_eps": True}, TypeError, ("hc_eps", "bool")),
+        ({"hc_eps": 1e39}, ValueError, ("hc_eps", "1e+39", "float32")),
+        ({"norm_eps": 10**400}, ValueError, ("norm_eps", "an int of 1329 bits")),
+        ({"x": Tensor(shape=(None, 2, 3), dtype=ms.float32)}, ValueError, ("x describes tensors", "[-1, 2, 3]")),
+        ({"phi": Tensor(shape=(8, None), dtype=ms.float32)}, ValueError, ("phi describes tensors", "[8, -1]")),
         ({"backend": "cuda"}, ValueError, ("backend", "'cuda'", "auto, aclnn")),
         ({"backend": None}, TypeError, ("backend", "None")),
         ({"backend": "aclnn"}, RuntimeError, ("backend='aclnn' cannot be used", "the device target is CPU")),
@@ -132,6 +138,8 @@ def test_mhc_pre_backward_refuses(change: Dict[str, Any], error: Type[Exception]
         ({"num_iters": 0}, ValueError, ("num_iters", "0")),
         ({"num_iters": 2.0}, TypeError, ("num_iters", "2.0")),
         ({"num_iters": True}, TypeError, ("num_iters", "bool")),
+        ({"num_iters": 1_000_001}, ValueError, ("num_iters", "at most 1000000", "1000001")),
+        ({"num_iters": 10**5000}, ValueError, ("num_iters", "at most 1000000", "an int of 16610 bits")),
         ({"eps": -1.0}, ValueError, ("eps",)),
         ({"recipe": "sinkhorn"}, ValueError, ("recipe", "deepseek_v4, paper", "'sinkhorn'")),
     ],
@@ -162,6 +170,8 @@ def test_mhc_post_refuses(change: Dict[str, Any], error: Type[Exception], parts:
         ({"num_streams": "4"}, TypeError, ("num_streams", "'4'")),
         ({"hidden_size": 2.5}, TypeError, ("hidden_size", "2.5")),
         ({"hidden_size": -3}, ValueError, ("hidden_size", "-3")),
+        ({"hidden_size": 10**12}, ValueError, ("num_streams=4", "hidden_size=1000000000000", "entries")),
+        ({"num_streams": 2**62}, ValueError, ("num_streams=4611686018427387904", "entries")),
         ({"norm_eps": -1.0}, ValueError, ("norm_eps", "-1.0")),
         ({"hc_eps": float("nan")}, ValueError, ("hc_eps", "nan")),
         ({"use_gamma": 1}, TypeError, ("use_gamma", "1")),
@@ -211,7 +221,104 @@ def test_other_cells_refuse_at_construction() -> None:
         HyperConnection(4, 8, lambda h: h)
 
 
+@pytest.mark.parametrize(
+    ("change", "error", "parts"),
+    [
+        ({"num_streams": True}, TypeError, ("num_streams", "bool")),
+        ({"hidden_size": 2**62}, ValueError, ("hidden_size=4611686018427387904", "entries")),
+        ({"use_gamma": 1}, TypeError, ("use_gamma", "1")),
+        ({"norm_eps": 1e39}, ValueError, ("norm_eps", "1e+39")),
+        ({"hc_eps": None}, TypeError, ("hc_eps", "None")),
+        ({"sinkhorn_eps": -1}, ValueError, ("sinkhorn_eps", "-1")),
+        ({"num_iters": 0}, ValueError, ("num_iters", "0")),
+        ({"recipe": "v3"}, ValueError, ("recipe", "'v3'")),
+        ({"precision": "fp32"}, ValueError, ("precision", "'fp32'")),
+        ({"layout": (1, 1)}, TypeError, ("layout", "tuple")),
+    ],
+)
+def test_a_connection_names_itself_and_its_own_arguments(
+    change: Dict[str, Any], error: Type[Exception], parts: Any
+) -> None:
+    given = {"num_streams": 4, "hidden_size": 8, "branch": nn.Identity(), **change}
+    refused(HyperConnection, given, error, "HyperConnection: ", *parts)
+
+
+class Returning(nn.Cell):
+    """A branch that returns what none should."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def construct(self, h: Tensor) -> Any:
+        if self.kind == "none":
+            return None
+        if self.kind == "float":
+            return 1.0
+        if self.kind == "list":
+            return [h]
+        if self.kind == "no output":
+            return ()
+        if self.kind == "narrow":
+            return h[:, :, :4]
+        if self.kind == "transposed":
+            return h.swapaxes(0, 1)
+        return ops.cast(h, ms.int32)
+
+
+@pytest.mark.parametrize(
+    ("way", "kind", "error", "part"),
+    in_turn(
+        ("list", TypeError, "branch must return a mindspore Tensor .* but got a tuple, list or dict"),
+        ("none", TypeError, "but got None"),
+        ("no output", TypeError, "but got None"),
+        ("float", TypeError, "but got <class 'float'>"),
+        ("narrow", ValueError, r"branch has shape \[2, 3, 4\]; expected \[2, 3, 8\], which is that of h_in"),
+        ("transposed", ValueError, r"branch has shape \[3, 2, 8\]; expected \[2, 3, 8\]"),
+        ("int", TypeError, "branch has dtype int32; accepted: bfloat16, float16, float32"),
+    ),
+    indirect=["way"],
+)
+def test_what_a_branch_should_not_return_is_named(way: Way, kind: str, error: Type[Exception], part: str) -> None:
+    with pytest.raises(error, match=f"HyperConnection: .*{part}"):
+        way(HyperConnection(4, 8, Returning(kind)))(zeros(2, 3, 4, 8))
+
+
+def test_sizes_may_be_numpys_integers() -> None:
+    n, d = np.int64(4), np.int32(8)
+    for cell in (HyperConnection(n, d, nn.Identity()), MhcPre(n, d), MhcHead(n, d)):
+        out = cell(zeros(2, 4, 8))
+        assert (out[0] if isinstance(out, tuple) else out).shape[0] == 2
+
+
+class Wrapping(nn.Cell):
+    """A tuple, list or dict around the first tensor, made where it may be a graph that is compiled."""
+
+    def __init__(self, function: Any, given: Dict[str, Any], kind: str) -> None:
+        super().__init__()
+        self.function = function
+        self.arguments = tuple(given.values())[1:]
+        self.kind = kind
+
+    def construct(self, first: Tensor) -> Any:
+        if self.kind == "list":
+            return self.function([first], *self.arguments)
+        if self.kind == "dict":
+            return self.function({"x": first}, *self.arguments)
+        return self.function((first,), *self.arguments)
+
+
+@pytest.mark.parametrize("kind", ["tuple", "list", "dict"])
+def test_a_tuple_list_or_dict_in_place_of_a_tensor_is_named(way: Way, kind: str) -> None:
+    for function, first in ((mhc_pre, "x"), (expand_streams, "h")):
+        given = REQUIRED[function][0]
+        with pytest.raises(TypeError, match=f"{function.__name__}: {first} must be .* but got a tuple, list or dict"):
+            way(Wrapping(function, given, kind))(next(iter(given.values())))
+
+
 def test_streams_helpers_refuse() -> None:
+    with pytest.raises(ValueError, match=r"expand_streams: h has rank 8; accepted: \[..., D\] of rank 1 to 7"):
+        expand_streams(zeros(*[1] * 8), 2)
     with pytest.raises(ValueError, match=r"expand_streams: num_streams must be a positive int, but got 0"):
         expand_streams(zeros(2, 3), 0)
     with pytest.raises(TypeError, match=r"expand_streams: h has dtype int32"):
@@ -257,6 +364,38 @@ def test_required_tensor_that_is_none_is_named(way: Way, function: Any, missing:
         given = {name: given[name] for name in backward_arguments()}
     with pytest.raises(TypeError, match=rf"{function.__name__}: {missing} must be a mindspore Tensor, but got None"):
         way(Calling(function, given))(zeros(1))
+
+
+@pytest.fixture
+def graph_mode() -> Iterator[None]:
+    before = ms.get_context("mode")
+    ms.set_context(mode=ms.GRAPH_MODE)
+    yield
+    ms.set_context(mode=before)
+
+
+CALLED_WITH_TENSORS = [mhc_pre, mhc_pre_backward, mhc_sinkhorn, mhc_post, mhc_pre_sinkhorn, mhc_head]
+
+
+@pytest.mark.usefixtures("graph_mode")
+@pytest.mark.parametrize("function", CALLED_WITH_TENSORS)
+def test_a_function_called_in_graph_mode_takes_parameters(function: Any) -> None:
+    rng = np.random.default_rng(0)
+    given = {name: Tensor(rng.normal(size=t.shape).astype(np.float32)) for name, t in REQUIRED[function][0].items()}
+    want, got = (function(**values) for values in (given, {name: Parameter(t, name=name) for name, t in given.items()}))
+    pairs = zip(want, got) if isinstance(want, tuple) else [(want, got)]
+    assert all(np.array_equal(a.asnumpy(), b.asnumpy()) for a, b in pairs if a is not None)
+
+
+@pytest.mark.usefixtures("graph_mode")
+@pytest.mark.parametrize("function", CALLED_WITH_TENSORS)
+def test_a_tensor_without_values_is_named_in_graph_mode(function: Any) -> None:
+    """MindSpore would compute with zeros."""
+    given = dict(REQUIRED[function][0])
+    name = next(iter(given))
+    given[name] = initializer("ones", given[name].shape, ms.float32)
+    with pytest.raises(ValueError, match=rf"{name} has no values yet; call its init_data\(\) first"):
+        function(**given)
 
 
 @pytest.mark.parametrize(("function", "name"), [(expand_streams, "h"), (merge_streams, "x")])

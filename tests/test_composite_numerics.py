@@ -85,7 +85,7 @@ def test_what_is_not_a_number_stays_visible(mode, backend, recipe, eps):
 @pytest.mark.parametrize(
     ("mode", "num_iters", "recipe", "spread", "eps"),
     [
-        (ms.PYNATIVE_MODE, 100, "paper", 60, 1e-6),
+        pytest.param(ms.PYNATIVE_MODE, 100, "paper", 60, 1e-6, marks=pytest.mark.slow),
         (ms.PYNATIVE_MODE, 100, "deepseek_v4", 60, 0.0),
         (ms.GRAPH_MODE, 35, "paper", 60, 1e-6),
     ],

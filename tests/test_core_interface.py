@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import ml_dtypes
@@ -17,6 +21,8 @@ DONE, WRONG_COUNT, WRONG_TYPE, WRONG_SHAPE, WRONG_SCALAR, FAILED, OTHER_VERSION 
 T, N, D = 5, 3, 20
 F = N * N + 2 * N
 RECIPES = {"deepseek_v4": 0, "paper": 1}
+
+REPOSITORY = Path(csrc.__file__).parents[2]
 
 Arrays = List[np.ndarray]
 
@@ -290,3 +296,30 @@ def test_a_call_that_was_written_for_other_sources(name: str, capfd: pytest.Capt
     given[0][1] += 1
     assert call(name, [*given, *results]) == OTHER_VERSION
     assert "another version of ms_mhc" in capfd.readouterr().err
+
+
+FORKED = """
+import os, signal, sys, time
+from tests.test_core_interface import DONE, call, numbers, room, scalars
+
+given = [scalars(1), numbers(512, 4, 64), numbers(512, 4, 4), numbers(512, 64), numbers(512, 4)]
+want, got = room(512, 4, 64), room(512, 4, 64)
+assert call("MhcPost", [*given, want]) == DONE
+child = os.fork()
+if child == 0:
+    os._exit(0 if call("MhcPost", [*given, got]) == DONE and (got == want).all() else 1)
+for _ in range(500):
+    ended, status = os.waitpid(child, os.WNOHANG)
+    if ended:
+        sys.exit(os.waitstatus_to_exitcode(status))
+    time.sleep(0.02)
+os.kill(child, signal.SIGKILL)
+sys.exit("the forked process still waits")
+"""
+
+
+def test_a_forked_process_does_not_wait_for_threads_that_it_lost() -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "4"}
+    program = (sys.executable, "-c", FORKED)
+    done = subprocess.run(program, cwd=REPOSITORY, env=environment, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 0, done.stderr

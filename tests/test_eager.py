@@ -55,8 +55,8 @@ def close(name, got, want, limit=2e-6):
 
 
 network = nn.SequentialCell(
-    learnt(HyperConnection(4, 16, nn.Dense(16, 16), use_gamma=True, backend=backend)),
-    learnt(HyperConnection(4, 16, nn.Dense(16, 16), backend=backend)),
+    learnt(HyperConnection(4, 16, nn.Dense(16, 16), use_gamma=True, num_iters=4, backend=backend)),
+    learnt(HyperConnection(4, 16, nn.Dense(16, 16), num_iters=4, backend=backend)),
 )
 parameters = list(network.trainable_params())
 x = random(2, 3, 4, 16)

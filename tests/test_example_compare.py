@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, Tuple
 
 import pytest
 
@@ -33,6 +33,45 @@ def test_three_residuals_are_trained_and_drawn(capsys: pytest.CaptureFixture[str
     assert "done" not in capsys.readouterr().out  # nothing was missing
     assert compare.main([*again, "--learning_rate", "0.1"]) == 2
     assert "learning_rate: 0.012 -> 0.1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("program", "flags", "words"),
+    [
+        (compare, ("--kinds", "plain,foo"), "--kinds: 'foo' is none of plain, unconstrained, mhc"),
+        (
+            compare,
+            ("--depths", "1,,2"),
+            "--depths: '1,,2' is no list of numbers: '' is not a whole number of at least 1",
+        ),
+        (compare, ("--points", "0"), "--points: '0' is not a whole number of at least 1"),
+        (
+            compare,
+            ("--json", "nowhere/x.json"),
+            "--json: 'nowhere/x.json' cannot be written: No such file or directory",
+        ),
+        (compare, ("--plot", "."), "--plot: '.' is a folder"),
+        (compare, ("--from", "missing.json"), "--from: cannot read missing.json: No such file or directory"),
+        (compare, ("--from", "broken.json"), "--from: broken.json is no JSON: "),
+        (compare, ("--from", "other.json"), "--from: other.json holds no results of this program"),
+        (compare, (*FLAGS, "--json", "broken.json"), "--json: broken.json is no JSON: "),
+        (speed, ("--rounds", "0"), "--rounds: '0' is not a whole number of at least 1"),
+        (speed, ("--steps-per-round", "x"), "--steps-per-round: 'x' is not a whole number of at least 1"),
+    ],
+)
+def test_what_cannot_be_used_is_told_before_anything_is_trained(
+    program: Any, flags: Tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("broken.json").write_text("{", encoding="utf-8")
+    Path("other.json").write_text("[]", encoding="utf-8")
+    try:
+        status = program.main(list(flags))
+    except SystemExit as ended:
+        status = int(str(ended.code))
+    assert status == 2
+    printed = capsys.readouterr()
+    assert words in printed.err.splitlines()[-1]
+    assert not printed.out
 
 
 def result(kind: str, seed: int, loss: float, gain: float) -> Dict[str, Any]:

@@ -56,6 +56,9 @@ def test_yaml_numbers_without_a_point_are_numbers() -> None:
         (["--bogus", "4"], ["--bogus"]),
         (["--num_streams", "0"], ["num_streams", "1 or more", "got 0"]),
         (["--steps", "many"], ["steps", "an integer", "'many'"]),
+        (["--steps", "99999999999999999999"], ["steps", "4294967295 or less", "99999999999999999999"]),
+        (["--seed", "4294967296"], ["seed", "4294967295 or less", "4294967296"]),
+        (["--config", "twice.yaml"], ["twice.yaml names steps twice"]),
         (["--steps", "10"], ["warmup_steps 40", "steps 10"]),
         (["--learning_rate", "nan"], ["learning_rate", "nan"]),
         (["--residual", "none"], ["residual", "mhc, unconstrained, plain", "'none'"]),
@@ -75,7 +78,7 @@ def test_yaml_numbers_without_a_point_are_numbers() -> None:
 def test_what_cannot_be_used_is_told_in_one_line(
     flags: List[str], words: List[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    files = {"list": "- 1\n", "broken": "a: [\n", "unknown": "learning_rat: 1\n"}
+    files = {"list": "- 1\n", "broken": "a: [\n", "unknown": "learning_rat: 1\n", "twice": "steps: 1\nsteps: 2\n"}
     for name, text in files.items():
         Path(f"{name}.yaml").write_text(text, encoding="utf-8")
     assert main(flags) in (1, 2)

@@ -31,7 +31,9 @@ class Network(nn.Cell):
     def __init__(self, n: int, d: int, layers: int = 2, backend: str = "auto") -> None:
         super().__init__()
         self.n = n
-        self.layers = nn.SequentialCell([HyperConnection(n, d, Branch(d), backend=backend) for _ in range(layers)])
+        self.layers = nn.SequentialCell(
+            [HyperConnection(n, d, Branch(d), num_iters=4, backend=backend) for _ in range(layers)]
+        )
 
     def construct(self, h: Tensor) -> Tensor:
         return merge_streams(self.layers(expand_streams(h, self.n)))

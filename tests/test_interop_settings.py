@@ -150,6 +150,19 @@ def test_options_that_are_no_flags_are_refused(tmp_path: Path) -> None:
     for option in ("check_settings", "allow_extra"):
         with pytest.raises(TypeError, match=f"{option} must be True or False"):
             interop.load_hf(Network(), path, RELEASED, **{option: 1})
+    for function in (interop.load_hf, interop.save_hf):
+        with pytest.raises(TypeError, match="check_settings must be True or False, but got None"):
+            function(Network(), path, RELEASED, check_settings=None)  # type: ignore[arg-type]
+
+
+def test_what_is_no_mapping_and_no_path_is_named() -> None:
+    for function, name in ((interop.from_hf, "tensors"), (interop.to_hf, "params")):
+        for wrong in (None, [1], Network()):
+            with pytest.raises(TypeError, match=f"interop: {name} must be a mapping from names to tensors, but got"):
+                function(wrong)  # type: ignore[arg-type]
+    for path in (None, 3):
+        with pytest.raises(TypeError, match="interop: path must be a path, but got"):
+            interop.load_hf(Network(), path, RELEASED)  # type: ignore[arg-type]
 
 
 def test_mindspore_transformers_reads_hc_eps_as_the_norms(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Tuple
 
 import mindspore as ms
 import numpy as np
@@ -405,6 +405,38 @@ def test_info_tells_why_for_the_sizes_that_were_asked_for(
     out = capsys.readouterr().out
     assert "hidden_size 80 is not a multiple of 64" in out
     assert "mhc_sinkhorn  aclnn in compiled graphs, MindSpore ops when called eagerly" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--num-streams=0",), "argument --num-streams: '0' is not a whole number of at least 1"),
+        (("--hidden-size=-4",), "argument --hidden-size: '-4' is not a whole number of at least 1"),
+        (("--device=GPU",), "ms_mhc info: MindSpore cannot use --device GPU here: Unsupported device target GPU."),
+    ],
+)
+def test_info_refuses_what_cannot_be_in_one_line(
+    arguments: Tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status = __main__.main(["info", *arguments])
+    except SystemExit as ended:
+        status = int(str(ended.code))
+    assert status == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("reader", "status", "said"), [("closed", 141, ""), ("full", 1, "ms_mhc info: cannot write:")])
+def test_info_into_a_closed_pipe_or_a_full_disk(reader: str, status: int, said: str) -> None:
+    read, write = os.pipe() if reader == "closed" else (-1, os.open("/dev/full", os.O_WRONLY))
+    if reader == "closed":
+        os.close(read)
+    program = (sys.executable, "-m", "ms_mhc", "info")
+    done = subprocess.run(program, stdout=write, stderr=subprocess.PIPE, text=True, check=False, timeout=300)
+    os.close(write)
+    assert done.returncode == status
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_import_writes_nothing_into_the_current_folder(tmp_path: Path) -> None:

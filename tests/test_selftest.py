@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import getpass
 import itertools
 import json
@@ -280,6 +281,49 @@ def test_the_report_holds_nothing_personal(tmp_path: Path) -> None:
     assert report["versions"]["mindspore"] == ms.__version__
     for secret in ("xanthippe", str(tmp_path), str(Path.cwd()), socket.gethostname(), "/home/", sys.prefix):
         assert secret not in text, secret
+
+
+def test_errors_are_told_where_the_user_has_neither_name_nor_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+    assert reason(ValueError("no /a/b/c.py")) == "ValueError: no .../c.py"
+
+
+def test_a_device_that_cannot_be_used_is_one_line_and_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ms_mhc.__main__ import main
+
+    file = tmp_path / "report.json"
+    assert main(["selftest", "--device", "GPU", "--report", str(file)]) == 1
+    assert capsys.readouterr().out.startswith("  ERROR device: DeviceError: MindSpore cannot use --device GPU here: Un")
+    report = json.loads(file.read_text())
+    assert report["failures"] == 1
+    assert not report["complete"]
+    assert "MindSpore cannot use --device GPU" in report["checks"][0]["reason"]
+
+
+def test_a_disk_that_fills_up_is_a_failure_and_the_checks_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: List[str] = []
+    file = tmp_path / "report.json"
+    report = Report(said.append, {}, file)
+    report.check("mhc_post", {"tokens": 1}, lambda: {"out": 0.5})
+    before = file.read_text()
+
+    def full(path: Path, *args: Any, **options: Any) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    report.check("mhc_post", {"tokens": 2}, lambda: {"out": 0.5})
+    report.end()
+    assert [check["status"] for check in report.checks] == ["ok", "error", "ok"]
+    assert any("ERROR report: OSError: [Errno 28] No space left on device" in line for line in said)
+    assert said[-1] == "1 checks FAILED"
+    assert [(path, path.read_text()) for path in tmp_path.iterdir()] == [(file, before)]
 
 
 def test_json_has_no_nan() -> None:

@@ -362,3 +362,38 @@ def test_a_nan_is_written_so_that_every_reader_takes_it_and_its_layer_is_named(
 def test_nothing_is_said_while_everything_is_finite(caplog: pytest.LogCaptureFixture) -> None:
     StabilityMonitor(_probe()).record(_mhc(1), 1)
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_file_that_cannot_be_appended_to_is_refused_before_the_training(tmp_path: Path) -> None:
+    (tmp_path / "folder.csv").mkdir()
+    other = tmp_path / "other.csv"
+    other.write_text("loss,step\n1,2\n")
+    with pytest.raises(ValueError, match=r"StabilityMonitor: file must be a file, but .*folder.csv' is a folder"):
+        StabilityMonitor(None, file=tmp_path / "folder.csv")
+    with pytest.raises(
+        ValueError, match=r"StabilityMonitor: file .*other.csv' has other columns: loss, step; expected"
+    ):
+        StabilityMonitor(None, file=other)
+    assert other.read_text() == "loss,step\n1,2\n"
+
+
+def test_a_record_that_cannot_be_written_does_not_end_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = dict.fromkeys(("index", "layer", "forward_max"), 1.0)
+    monkeypatch.setattr("ms_mhc.stability.measure", lambda network, *probe: [row])
+    (tmp_path / "file").write_text("")
+    monitor = StabilityMonitor(None, file=tmp_path / "file" / "below.csv")
+    assert monitor.record(nn.Identity(), 3) == monitor.rows == [{"step": 3, **row}]
+    assert "below.csv cannot be written: " in caplog.text
+
+
+def test_what_is_no_network_no_layer_and_no_matrix_is_named() -> None:
+    from ms_mhc.probe import residual_stream
+
+    with pytest.raises(TypeError, match=r"network must be a mindspore.nn.Cell, but got int"):
+        mixing_matrices(3)
+    with pytest.raises(TypeError, match=r"residual_stream: layer must be the name of a layer, but got \['0'\]"):
+        residual_stream(HyperConnection(2, 4, nn.Identity()), ["0"])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="complex"):
+        amplification([np.eye(2) * 1j])

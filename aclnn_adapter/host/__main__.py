@@ -101,7 +101,10 @@ def main(arguments: Optional[Sequence[str]] = None) -> NoReturn:
     if not program:
         parser().error("a program is needed")
     if options.trace:
-        Path(options.trace).write_text("")  # one run's calls; the libraries append
+        try:
+            Path(options.trace).write_text("")  # one run's calls; the libraries append
+        except OSError as problem:
+            parser().error(f"--trace {options.trace}: cannot be written: {problem.strerror}")
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, *program], env)
 

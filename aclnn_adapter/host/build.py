@@ -74,7 +74,12 @@ def cache_root() -> Path:
     """Where built installations are kept."""
     if os.environ.get(CACHE_VARIABLE):
         return Path(os.environ[CACHE_VARIABLE]).absolute()
-    return folders.caches() / "aclnn-host-cann"
+    try:
+        return folders.caches() / "aclnn-host-cann"
+    except RuntimeError as error:
+        raise BuildError(
+            f"no folder to keep the host CANN in: the user has no home; {CACHE_VARIABLE} names one"
+        ) from error
 
 
 def installation(variant: Variant) -> Path:

@@ -27,7 +27,6 @@ from ms_mhc.operation import FORWARD
 from ms_mhc.operators.precision import Float32Cell
 
 RECIPES = {"deepseek_v4": 0.0, "paper": 1.0}
-MOST_ITERATIONS = 1_000_000  # num_iters travels as float32
 
 # MindSpore fails ("runtime_info is null") where two threads call a primitive eagerly for the first time at some shapes.
 _launch_lock = threading.Lock()
@@ -86,8 +85,6 @@ class Cpu(Backend):
             return Refusal(f"the C++ library has no function {function}")
         if job.dynamic:
             return Refusal("MindSpore cannot call a C function from a graph with dynamic shapes", "job")
-        if job.num_iters is not None and job.num_iters > MOST_ITERATIONS:
-            return Refusal(f"num_iters {job.num_iters} is above {MOST_ITERATIONS}; use backend='composite'", "job")
         return None
 
     def call(self, job: Job, direction: str, contract: Operator) -> Callable[..., Tuple[Any, ...]]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, Dict, NoReturn, Optional, Sequence
 
+from ms_mhc import strict_json
 from ms_mhc.bench import environment, memory, plot, report
 from ms_mhc.bench.contenders import OURS, contenders
 from ms_mhc.bench.run import Plan, run
@@ -33,20 +34,25 @@ def shape(text: str) -> Shape:
     return Shape(tokens, streams, hidden)
 
 
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    if not (text.isascii() and text.isdigit() and len(text) < 19 and int(text) >= 1):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
 def file_to_write(text: str) -> Path:
-    """A file that can be written: its folder is there, and nothing else is in its place."""
+    """A file that can be written: its folder is there and takes files, and nothing else is in its place."""
     path = Path(text)
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"the folder of {text!r} does not exist")
     if path.exists() and not path.is_file():
         raise argparse.ArgumentTypeError(f"{text!r} is there and is not a file")
-    return path
+    try:
+        with tempfile.TemporaryFile(dir=path.resolve().parent):
+            return path
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written: {error.strerror}") from error
 
 
 def _there(text: str) -> Path:
@@ -68,12 +74,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", choices=OPERATORS, action="append", help="repeatable; default: all of them")
     parser.add_argument("--dtype", choices=DTYPES, action="append", help="repeatable; default: both")
     parser.add_argument(
-        "--threads", type=_count, default=_cores(), metavar="K", help="for everyone; default: %(default)s"
+        "--threads", type=count, default=_cores(), metavar="K", help="for everyone; default: %(default)s"
     )
-    parser.add_argument("--rounds", type=_count, metavar="R", help="default: 21, with --quick 5")
+    parser.add_argument("--rounds", type=count, metavar="R", help="default: 21, with --quick 5")
     parser.add_argument(
         "--calls",
-        type=_count,
+        type=count,
         default=1,
         metavar="C",
         help="in a row in each round, as in a loop; default: %(default)s",
@@ -119,13 +125,6 @@ def _interrupt(number: int, frame: Any) -> NoReturn:
     raise Interrupted(number)
 
 
-def _write(result: Dict[str, Any], path: Path) -> None:
-    """At any time a whole file lies there, even after a kill."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    fresh.replace(path)
-
-
 def main(arguments: Any, words: Sequence[str]) -> int:
     """``words`` are the command's own, for the fresh start that thread settings need.
 
@@ -158,7 +157,7 @@ def main(arguments: Any, words: Sequence[str]) -> int:
         if "contenders" in new:
             print(report.line(new), flush=True)
         if arguments.json:
-            _write(result, arguments.json)
+            strict_json.write(result, arguments.json)
 
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     status = 0
@@ -172,7 +171,7 @@ def main(arguments: Any, words: Sequence[str]) -> int:
             signal.signal(number, handler)
     print("\n" + "\n".join(report.lines(result)), flush=True)
     if arguments.json:
-        _write(result, arguments.json)
+        strict_json.write(result, arguments.json)
     if arguments.plot and result["rows"]:
         plot.save(result, arguments.plot)
     return status or int(any("ratio" not in row["contenders"][OURS] for row in result["rows"]))

@@ -4,6 +4,7 @@
 
 #if defined(_OPENMP)
 #include <omp.h>
+#include <pthread.h>
 #endif
 
 #include <atomic>
@@ -15,7 +16,15 @@
 namespace mhc {
 
 #if defined(_OPENMP)
-inline int max_threads() { return omp_get_max_threads(); }
+// A forked process inherits OpenMP's list of threads, but not the threads: it would wait for them for ever.
+inline std::atomic<bool> threads_were_used{false}, threads_were_lost{false};
+inline const int told_of_forks = pthread_atfork(nullptr, nullptr, [] { threads_were_lost = threads_were_used.load(); });
+
+inline int max_threads() {
+  if (threads_were_lost) return 1;
+  threads_were_used = true;
+  return omp_get_max_threads();
+}
 inline int this_thread() { return omp_get_thread_num(); }
 #else
 inline int max_threads() { return 1; }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Dict, Iterable, List, Mapping, Union
@@ -41,6 +42,8 @@ class Checkpoint:
     """
 
     def __init__(self, path: PathLike) -> None:
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"interop: path must be a path, but got {type(path).__name__}")
         self.path = Path(path)
         first, *others = _resolved(self.path)
         self.folder = first.parent

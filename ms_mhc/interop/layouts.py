@@ -220,8 +220,14 @@ def sizes(title: str, projection: str, shape: Optional[Shape], head: bool) -> Tu
     return n, shape[1] // n
 
 
+def _mapping(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"interop: {name} must be a mapping from names to tensors, but got {type(value).__name__}")
+
+
 def read(library: Library, tensors: Mapping[str, Any], prefix: str = "{p}") -> Arrays:
     """One cell's tensors to its parameters."""
+    _mapping("tensors", tensors)
     head = library.is_head(tensors)
     layout = library.head if head else library.connection
     arrays = {name: float32(prefix.replace("{p}", name), value) for name, value in tensors.items()}
@@ -233,6 +239,7 @@ def read(library: Library, tensors: Mapping[str, Any], prefix: str = "{p}") -> A
 
 def write(library: Library, params: Mapping[str, Any], prefix: str = "{p}") -> Arrays:
     """One cell's parameters to its tensors."""
+    _mapping("params", params)
     head = "scale" in params
     layout = library.head if head else library.connection
     required, optional = (head_shapes, nothing) if head else (connection_shapes, connection_options)

@@ -129,7 +129,6 @@ def _save(
 
 
 def _config(folder: Path, given: ConfigLike, check_settings: bool) -> Optional[Config]:
-    checks.flag("interop", "check_settings", check_settings)
     return settings.config(folder, given) if check_settings else None
 
 
@@ -185,6 +184,7 @@ def load_hf(
         TypeError: a network that is no cell, names of the wrong type.
     """
     checks.flag("interop", "allow_extra", allow_extra)
+    checks.flag("interop", "check_settings", check_settings)
     mapped, checkpoint = Mapped(network, names), Checkpoint(path)
     expected = settings.hf(_config(checkpoint.folder, config, check_settings)) if check_settings else []
     return _load(HF, mapped, checkpoint, names, allow_extra, expected)
@@ -215,6 +215,7 @@ def save_hf(
         ValueError: as :func:`load_hf` for names and settings; a gamma that is not all ones, which has no place there;
             a folder that holds a checkpoint in the other form.
     """
+    checks.flag("interop", "check_settings", check_settings)
     mapped = Mapped(network, names)
     folder = Path(path).parent if max_shard_bytes is None else Path(path)
     expected = settings.hf(_config(folder, config, check_settings)) if check_settings else []
@@ -247,6 +248,7 @@ def load_mindformers(
             contradicts what the checkpoint shows.
     """
     checks.flag("interop", "allow_extra", allow_extra)
+    checks.flag("interop", "check_settings", check_settings)
     mapped, checkpoint = Mapped(network, names), Checkpoint(path)
     found = _config(checkpoint.folder, config, check_settings)
     values, title = (found.values, found.title) if found else (None, "")
@@ -271,6 +273,7 @@ def save_mindformers(
     As :func:`save_hf`, with ``version`` and ``mixing`` of :func:`load_mindformers`: who will use the weights. The
     metadata of the files says which it was, so that :func:`load_mindformers` needs neither to read them.
     """
+    checks.flag("interop", "check_settings", check_settings)
     mapped = Mapped(network, names)
     folder = Path(path).parent if max_shard_bytes is None else Path(path)
     found = _config(folder, config, check_settings)

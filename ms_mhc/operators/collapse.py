@@ -16,7 +16,7 @@ from aclnn_adapter.platform import called_eagerly
 from ms_mhc import checks, parallel
 from ms_mhc.dispatch import CELLS_KEPT
 from ms_mhc.operators.arithmetic import bmm, float32, matmul_nt, sigmoid, sum_of_row
-from ms_mhc.operators.precision import Float32Cell, ready, run_eagerly
+from ms_mhc.operators.precision import Float32Cell, entering, ready, run_eagerly
 
 
 class _Head(Float32Cell):
@@ -28,9 +28,10 @@ class _Head(Float32Cell):
         self.hc_eps = hc_eps
 
     def __call__(self, tensors: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
+        names = ("x", "phi", "scale", "bias")
         if called_eagerly():
-            return run_eagerly(self.construct, ready("mhc_head", ("x", "phi", "scale", "bias"), tensors))
-        return nn.Cell.__call__(self, tensors)
+            return run_eagerly(self.construct, ready("mhc_head", names, tensors))
+        return nn.Cell.__call__(self, entering("mhc_head", names, tensors))
 
     def construct(self, tensors: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
         return (self.formula(*tensors),)

@@ -76,19 +76,18 @@ class MhcHead(GateCell):
         layout: Any = None,
     ) -> None:
         super().__init__()
-        checks.positive_int("MhcHead", "num_streams", num_streams)
-        checks.positive_int("MhcHead", "hidden_size", hidden_size)
+        n, d = checks.sizes("MhcHead", num_streams, hidden_size)
         checks.eps("MhcHead", "norm_eps", norm_eps)
         checks.eps("MhcHead", "hc_eps", hc_eps)
         parallel.check("MhcHead", layout)
-        self.num_streams = num_streams
-        self.hidden_size = hidden_size
+        self.num_streams = n
+        self.hidden_size = d
         self.norm_eps = float(norm_eps)
         self.hc_eps = float(hc_eps)
         self.layout = layout
-        self.phi = Parameter(initial.phi(num_streams, num_streams * hidden_size), name="phi")
+        self.phi = Parameter(initial.phi(n, n * d), name="phi")
         self.scale = Parameter(Tensor(np.full(1, initial.ALPHA, np.float32)), name="scale")
-        self.bias = Parameter(Tensor(initial.mean_logits(num_streams)), name="bias")
+        self.bias = Parameter(Tensor(initial.mean_logits(n)), name="bias")
 
     def construct(self, x: Tensor) -> Tensor:
         tensors = (self.streams(x), self.phi, self.scale, self.bias)

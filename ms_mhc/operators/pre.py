@@ -292,8 +292,7 @@ class MhcPre(GateCell):
     ) -> None:
         super().__init__()
         name = type(self).__name__
-        checks.positive_int(name, "num_streams", num_streams)
-        checks.positive_int(name, "hidden_size", hidden_size)
+        n, d = checks.sizes(name, num_streams, hidden_size)
         checks.flag(name, "use_gamma", use_gamma)
         checks.eps(name, "norm_eps", norm_eps)
         checks.eps(name, "hc_eps", hc_eps)
@@ -302,17 +301,16 @@ class MhcPre(GateCell):
         parallel.check(name, layout)
         checks.one_of(name, "backend", backend, registry.names())
         if backend != registry.AUTO:
-            registry.choose(name, Job("mhc_pre", num_streams, hidden_size, precision=precision), backend)
+            registry.choose(name, Job("mhc_pre", n, d, precision=precision), backend)
 
-        self.num_streams = num_streams
-        self.hidden_size = hidden_size
+        self.num_streams = n
+        self.hidden_size = d
         self.norm_eps = float(norm_eps)
         self.hc_eps = float(hc_eps)
         self.return_residual = return_residual
         self.precision = precision
         self.layout = layout
         self.backend = backend
-        n, d = num_streams, hidden_size
         self.phi = Parameter(initial.phi(aclnn.num_gates(n), n * d), name="phi")
         self.alpha = Parameter(Tensor(np.full(3, initial.ALPHA, np.float32)), name="alpha")
         self.bias = Parameter(Tensor(initial.bias(n)), name="bias")

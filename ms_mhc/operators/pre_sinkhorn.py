@@ -12,9 +12,11 @@ from mindspore.ops import constexpr
 
 from aclnn_adapter import operators as aclnn
 from aclnn_adapter.operators import Argument
+from aclnn_adapter.platform import called_eagerly
 from ms_mhc.dispatch import CELLS_KEPT, Options, cell_for, has_kernel, present, specs
 from ms_mhc.operation import Operation
 from ms_mhc.operators import pre, sinkhorn
+from ms_mhc.operators.precision import entering
 
 
 def mhc_pre_sinkhorn(
@@ -66,6 +68,11 @@ class _InParts(nn.Cell):
         super().__init__()
         self.pre = pre
         self.sinkhorn = sinkhorn
+
+    def __call__(self, inputs: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
+        if not called_eagerly():
+            inputs = entering("mhc_pre_sinkhorn", self.pre.names, inputs)
+        return super().__call__(inputs)
 
     def construct(self, inputs: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
         out = self.pre(inputs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import mindspore as ms
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 from mindspore._c_expression import MixedPrecisionType
 from mindspore._c_expression.amp import AmpLevel, create_amp_strategy
 from mindspore.train.amp import AmpDecorator
@@ -75,10 +75,26 @@ def ready(operator: str, names: Sequence[str], tensors: Sequence[Tensor]) -> Tup
         ValueError: only a part of one is here, or its initializer has not filled it yet. MindSpore hands that to a
             custom operator as it is.
     """
+    _refuse_without_values(operator, names, tensors)
+    return tuple(map(local, names, tensors))
+
+
+def entering(operator: str, names: Sequence[str], tensors: Sequence[Tensor]) -> Tuple[Tensor, ...]:
+    """The tensors of a call from Python in graph mode, as a graph takes them in a tuple.
+
+    There MindSpore 2.10 takes no ``Parameter`` ("has no default param"), and zeros for what has no values yet.
+
+    Raises:
+        ValueError: an initializer has not filled one yet.
+    """
+    _refuse_without_values(operator, names, tensors)
+    return tuple(Tensor(value) if isinstance(value, Parameter) else value for value in tensors)
+
+
+def _refuse_without_values(operator: str, names: Sequence[str], tensors: Sequence[Tensor]) -> None:
     for name, value in zip(names, tensors):
         if getattr(value, "has_init", False):
             raise ValueError(f"{operator}: {name} has no values yet; call its init_data() first")
-    return tuple(map(local, names, tensors))
 
 
 def local(name: str, value: Tensor) -> Tensor:

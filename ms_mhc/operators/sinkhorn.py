@@ -135,7 +135,7 @@ class MhcSinkhorn(GateCell):
         layout: Any = None,
     ) -> None:
         super().__init__()
-        checks.positive_int("MhcSinkhorn", "num_iters", num_iters)
+        checks.iterations("MhcSinkhorn", "num_iters", num_iters)
         checks.eps("MhcSinkhorn", "eps", eps)
         checks.one_of("MhcSinkhorn", "recipe", recipe, checks.RECIPES)
         checks.one_of("MhcSinkhorn", "backend", backend, registry.names())

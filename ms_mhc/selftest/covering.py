@@ -23,6 +23,8 @@ def pairs(case: Mapping[str, Any]) -> Set[Pair]:
 
 def possible_pairs(factors: Mapping[str, Sequence[Any]], allowed: Callable[[Case], bool]) -> List[Pair]:
     """Every pair of options that occurs in some allowed case, in a fixed order."""
+    if next(_completions(factors, {}, allowed), None) is None:
+        return []  # found once, not for every pair
     found = []
     for one, other in itertools.combinations(factors, 2):
         for values in itertools.product(factors[one], factors[other]):

@@ -23,7 +23,7 @@ _PATH = re.compile(r"(?:[A-Za-z]:)?[/\\](?:[^\s/\\:;,'\"()<>]+[/\\])+")
 def without_names(text: str) -> str:
     """A text without folders, user name and host name: of a path the last part is left."""
     text = _PATH.sub(".../", text)
-    for name, word in ((_user(), "<user>"), (socket.gethostname(), "<host>"), (Path.home().name, "<user>")):
+    for name, word in ((_user(), "<user>"), (socket.gethostname(), "<host>"), (_home(), "<user>")):
         if name:
             text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", word, text)
     return text
@@ -33,6 +33,13 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):
+        return ""
+
+
+def _home() -> str:
+    try:
+        return Path.home().name
+    except RuntimeError:  # a container may run as a number that has no user
         return ""
 
 
@@ -109,10 +116,15 @@ class Report:
         try:
             self.measured[name] = measurement()
         except Exception as error:
-            self.checks.append({"name": name, "case": {}, "status": "error", "reason": reason(error)})
-            self.say(f"  ERROR {name}: {reason(error)}")
+            self.refuse(name, error)
             return None
         return self.measured[name]
+
+    def refuse(self, name: str, error: BaseException) -> None:
+        """An error that is no check's."""
+        self.checks.append({"name": name, "case": {}, "status": "error", "reason": reason(error)})
+        self.say(f"  ERROR {name}: {reason(error)}")
+        self._write()
 
     def end(self) -> None:
         """Everything was done."""
@@ -135,7 +147,11 @@ class Report:
             "checks": self.checks,
             **self.measured,
         }
-        self.file.write_text(strict_json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        try:
+            strict_json.write(content, self.file)
+        except OSError as error:  # a disk that fills up is no reason to stop
+            self.file = None
+            self.refuse("report", error)
 
 
 def _text(value: Any) -> str:

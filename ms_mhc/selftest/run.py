@@ -8,6 +8,7 @@ from typing import Any, Callable, List, Optional, Sequence
 import mindspore as ms
 
 from aclnn_adapter import extension
+from ms_mhc import info
 from ms_mhc.selftest import machine, networks
 from ms_mhc.selftest.covering import Case, covering
 from ms_mhc.selftest.machine import WAYS, Machine
@@ -118,8 +119,15 @@ def run(
 
 def main(device: Optional[str], ways: Sequence[str], backend: str, quick: bool, file: Optional[Path] = None) -> int:
     """Print the report; 0 when all checks passed."""
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
     with machine.restored_context():
-        if device:
-            ms.set_context(device_target=device)
-        failures = run(lambda line: print(line, flush=True), ways, backend, quick, file)
+        try:
+            info.use(device)
+        except info.DeviceError as error:
+            Report(say, {"device": device}, file).refuse("device", error)
+            return 1
+        failures = run(say, ways, backend, quick, file)
     return 1 if failures else 0

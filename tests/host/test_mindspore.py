@@ -238,5 +238,7 @@ def test_a_trace_holds_one_run_and_an_unwritable_cache_is_said_in_words(host: Ho
     stale.write_text("from an earlier run\n")
     host.run("pass", "--trace", str(stale))
     assert stale.read_text() == ""
+    refused = host.run("pass", "--trace", "/proc/nowhere/x", expect=2).errors
+    assert "--trace /proc/nowhere/x: cannot be written: No such file or directory" in refused
     host.environment["CANN_HOST_CACHE"] = "/proc/nowhere"
     assert "CANN_HOST_CACHE names another folder" in host.run("pass", expect=69).errors

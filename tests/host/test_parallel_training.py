@@ -115,6 +115,7 @@ def test_the_kernels_run_on_each_ranks_tokens(
         assert len(reads) == 4 * STEPS * LAYERS * times
 
 
+@pytest.mark.slow
 def test_a_sequence_split_by_hand(one: Tuple[Trained, Trained], tmp_path: Path) -> None:
     """With a communicator of its own for the ranks of a sequence."""
     host = host_in(tmp_path)

@@ -254,7 +254,7 @@ EDITS = [
     *edits(
         "ms_mhc/checks.py",
         CHECKS,
-        ("if not (math.isfinite(value) and value >= 0):", "if not math.isfinite(value):"),
+        ("if not 0 <= value <= _MOST_FLOAT32:", "if not value <= _MOST_FLOAT32:"),
         ("    if value < 1:\n", "    if value < 0:\n"),
         ("if isinstance(value, bool) or not isinstance(value, Integral):", "if not isinstance(value, Integral):"),
         (
