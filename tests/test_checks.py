@@ -21,6 +21,7 @@ from ms_mhc import (
     MhcPre,
     MhcSinkhorn,
     checks,
+    csrc,
     expand_streams,
     merge_streams,
     mhc_head,
@@ -530,3 +531,22 @@ def test_an_operator_without_a_kernel_of_the_vendor_is_refused_by_aclnn_and_comp
     with pytest.raises(RuntimeError, match="cannot be used: CANN has no kernel for mhc_new"):
         registry.choose("MhcNew", Job("mhc_new", 4), "aclnn")
     assert registry.choose("MhcNew", Job("mhc_new", 4), "auto").name != "aclnn"
+
+
+@pytest.mark.parametrize(
+    ("missing", "job", "error", "reason"),
+    [
+        ("refusal", {}, RuntimeError, "libms_mhc_cpu.so was not compiled"),
+        ("has", {}, RuntimeError, "the C++ library has no function MhcSinkhorn"),
+        (None, {"tokens": (None,)}, ValueError, "cannot call a C function from a graph with dynamic shapes"),
+    ],
+)
+def test_the_cpu_backend_says_why_it_cannot_and_auto_goes_on(
+    monkeypatch: pytest.MonkeyPatch, missing: Any, job: Dict[str, Any], error: Type[Exception], reason: str
+) -> None:
+    monkeypatch.setattr(csrc, "refusal", lambda: reason if missing == "refusal" else None)
+    monkeypatch.setattr(csrc, "has", lambda function: missing != "has")
+    asked = Job("mhc_sinkhorn", 4, **job)
+    with pytest.raises(error, match=re.escape(f"backend='cpu' cannot be used: {reason}" if missing else reason)):
+        registry.choose("MhcSinkhorn", asked, "cpu")
+    assert registry.choose("MhcSinkhorn", asked, "auto").name == "composite"
