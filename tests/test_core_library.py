@@ -75,7 +75,7 @@ def test_no_sources_to_compare_with(sources: Path) -> None:
     shutil.rmtree(sources)
     assert "cannot be compared with its sources" in str(csrc.refusal())
     csrc.refusal.cache_clear()
-    shutil.copytree(build.__file__.rsplit("/", 1)[0], sources)
+    shutil.copytree(Path(build.__file__).parent, sources)
     (sources / "more.h").mkdir()
     assert "the C++ sources cannot be read" in str(csrc.refusal())
 
