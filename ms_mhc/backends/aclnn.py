@@ -6,7 +6,7 @@ caller wants kernels there too, and ``backend="aclnn"`` calls the kernel (:class
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 import mindspore as ms
 from mindspore import Tensor, mint
@@ -110,7 +110,7 @@ class Aclnn(Backend):
             "need_backward": True,
             "op_impl_mode": operator.impl_mode(platform.soc_version(), job.precision) or 0,
         }
-        one_batch = job.token_dims == 1 and 1 not in operator.limits[platform.soc_version()].token_dims
+        one_batch = job.token_dims == 1 and any(1 not in token_dims for token_dims in self._token_dims(job, direction))
         own = operation.visible_shapes
         return _Call(
             AclnnKernel(operator, job.dynamic, **({"I": job.num_iters} if job.num_iters is not None else {})),
@@ -121,6 +121,13 @@ class Aclnn(Backend):
             tuple(one_batch and "T" in own.get(operation.name_of(a), ()) for a in contract.inputs),
             tuple(_shape(a.shape, own.get(operation.name_of(a)), one_batch) for a in contract.outputs),
         )
+
+    def _token_dims(self, job: Job, direction: str) -> Iterator[Tuple[int, ...]]:
+        """What the kernel takes; of a backward also what its forward took, whose saved tensors it reads as they are."""
+        for kernel in {direction, FORWARD}:
+            found = self._find(job, kernel)
+            if isinstance(found, Operator):
+                yield found.limits[platform.soc_version()].token_dims
 
     def _operator(self, job: Job, direction: str) -> Operator:
         found = self._find(job, direction)

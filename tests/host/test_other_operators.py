@@ -36,6 +36,11 @@ CASES = [
     ("matmul", "mint.matmul(a, m)", "A @ M"),
     ("batched matmul", "mint.matmul(a, b.swapaxes(1, 2))", "A @ B.swapaxes(1, 2)"),
     ("vector matmul", "mint.matmul(row, m)", "ROW @ M"),
+    (
+        "long matmul",
+        "mint.matmul(mint.tile(a.reshape(1, 60) ** 2, (1, 2000)), mint.ones((120000, 1)))",
+        "[[2000 * (A.astype(np.float64) ** 2).sum()]]",
+    ),
     ("permute", "mint.permute(a, (2, 0, 1))", "A.transpose(2, 0, 1)"),
     ("cat", "mint.cat((a, b), dim=1)", "np.concatenate((A, B), 1)"),
     ("stack", "mint.stack((a, b), dim=-1)", "np.stack((A, B), -1)"),

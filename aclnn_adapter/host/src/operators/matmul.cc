@@ -11,6 +11,7 @@ namespace host {
 namespace {
 
 constexpr std::int64_t kRows = 4, kColumns = 64;  // a tile of the result stays in registers
+constexpr std::int64_t kRun = 128;
 
 // A tensor's last two axes at one position of the others.
 struct MatrixView {
@@ -42,15 +43,22 @@ std::vector<C> dense(const MatrixView &view) {
   return result;
 }
 
-// One tile: rows of a times a packed block of columns of b.
+// One tile: rows of a times a packed block of columns of b. Long sums are taken in runs, which are added up in double: one
+// sum in float over the N*D values of a token would lose two digits.
 template <typename C>
-void multiply_tile(const C *a, std::int64_t rows, std::int64_t inner, const C *b, C (&sum)[kRows][kColumns]) {
-  for (auto &row : sum) std::fill(std::begin(row), std::end(row), C{});
-  for (std::int64_t k = 0; k < inner; ++k) {
-    const C *b_row = b + k * kColumns;
+void multiply_tile(const C *a, std::int64_t rows, std::int64_t inner, const C *b, double (&total)[kRows][kColumns]) {
+  for (auto &row : total) std::fill(std::begin(row), std::end(row), 0.0);
+  for (std::int64_t start = 0; start < inner; start += kRun) {
+    C sum[kRows][kColumns] = {};
+    for (std::int64_t k = start; k < std::min(start + kRun, inner); ++k) {
+      const C *b_row = b + k * kColumns;
+      for (std::int64_t i = 0; i < kRows; ++i) {
+        const C factor = i < rows ? a[i * inner + k] : C{};
+        for (std::int64_t j = 0; j < kColumns; ++j) sum[i][j] += factor * b_row[j];
+      }
+    }
     for (std::int64_t i = 0; i < kRows; ++i) {
-      const C factor = i < rows ? a[i * inner + k] : C{};
-      for (std::int64_t j = 0; j < kColumns; ++j) sum[i][j] += factor * b_row[j];
+      for (std::int64_t j = 0; j < kColumns; ++j) total[i][j] += sum[i][j];
     }
   }
 }
@@ -67,9 +75,11 @@ std::vector<C> multiply(const std::vector<C> &a, const std::vector<C> &b, std::i
     for (std::int64_t k = 0; k < inner; ++k) std::copy_n(b.data() + k * n + column, width, packed.data() + k * kColumns);
     for (std::int64_t row = 0; row < m; row += kRows) {
       const std::int64_t height = std::min(kRows, m - row);
-      C sum[kRows][kColumns];
+      double sum[kRows][kColumns];
       multiply_tile(a.data() + row * inner, height, inner, packed.data(), sum);
-      for (std::int64_t i = 0; i < height; ++i) std::copy_n(sum[i], width, result.data() + (row + i) * n + column);
+      for (std::int64_t i = 0; i < height; ++i) {
+        std::transform(sum[i], sum[i] + width, result.data() + (row + i) * n + column, [](double x) { return static_cast<C>(x); });
+      }
     }
   });
   return result;
