@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType, TracebackType
-from typing import Any, Dict, Optional, Type
+from typing import Any, Dict, List, Optional, Type
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_entered: List[Interruption] = []
+
+
+def _in_forked_process() -> None:
+    """It is not the run's to go on with: MindSpore ends the processes that write event files with a SIGTERM each."""
+    while _entered:
+        _entered.pop().restore()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_forked_process)
 
 
 class Interruption:
@@ -23,23 +35,27 @@ class Interruption:
 
     def __enter__(self) -> Interruption:
         self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        _entered.append(self)
         return self
 
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        self._restore()
+        if self in _entered:
+            _entered.remove(self)
+        self.restore()
 
     @property
     def status(self) -> int:
         """What a shell reports of a program that this signal ended."""
         return 0 if self.signal is None else 128 + self.signal
 
-    def _restore(self) -> None:
+    def restore(self) -> None:
+        """Put the handlers from before back."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: Optional[FrameType]) -> None:
         self.signal = signal.Signals(number)
-        self._restore()
+        self.restore()
         print("\nstopping after this step (again: at once)", file=sys.stderr, flush=True)

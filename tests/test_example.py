@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, List, Tuple
@@ -19,7 +20,7 @@ from model_zoo_example import checkpoint, evaluate, export, generate
 from model_zoo_example import train as program
 from model_zoo_example.progress import Metrics, Progress, read_metrics
 from model_zoo_example.trainer import Trainer
-from tests.example import SHORT, column, command, environment
+from tests.example import SHORT, TIMEOUT, column, command, environment
 from tests.launch import unmeasured
 
 STEPS = ("--steps", "24", "--warmup_steps", "6")
@@ -283,6 +284,30 @@ def _interrupted(folder: Path, number: signal.Signals, *flags: str) -> int:
     (line,) = [line for line in output.splitlines() if line.startswith("to go on: ")]
     assert line == "to go on: python -m model_zoo_example.train --resume run"
     return steps
+
+
+FORKED = """
+import os, signal, sys, time
+from model_zoo_example.interruption import Interruption
+read, write = os.pipe()
+with Interruption():
+    child = os.fork()
+    if child == 0:
+        os.write(write, b"here")
+        time.sleep(10)
+        os._exit(1)
+    os.read(read, 4)
+    os.kill(child, signal.SIGTERM)
+    _, status = os.waitpid(child, 0)
+sys.exit(0 if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM else 1)
+"""
+
+
+def test_a_process_that_the_run_forks_ends_with_its_first_signal() -> None:
+    """So end those that write event files: one that only noted it would be waited for to no end."""
+    assert (
+        subprocess.run([sys.executable, "-c", FORKED], env=environment(), check=False, timeout=TIMEOUT).returncode == 0
+    )
 
 
 def test_a_signal_ends_the_step_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
