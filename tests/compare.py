@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
+import pytest
 from mindspore import Tensor
 
 from ms_mhc.accuracy import FLOAT32_NOISE, error_ratio, rounding_bias, to_float64
+
+# For tests that compile for long: with the fixture `way`, ms.jit is left to `make slow`.
+JIT_IS_SLOW = pytest.mark.parametrize(
+    "way", ["graph", "pynative", pytest.param("jit", marks=pytest.mark.slow)], indirect=True
+)
 
 
 def in_turn(*cases: Tuple[Any, ...]) -> List[Tuple[Any, ...]]:

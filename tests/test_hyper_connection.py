@@ -12,7 +12,7 @@ import pytest
 from mindspore import Tensor, nn, ops
 
 from ms_mhc import HyperConnection, expand_streams, merge_streams, reference
-from tests.compare import as_numpy, in_turn
+from tests.compare import JIT_IS_SLOW, as_numpy, in_turn
 
 Way = Callable[[Any], Any]
 
@@ -113,6 +113,7 @@ def _forward_passes_of_mhc_pre(folder: Path) -> int:
     return len(kernels) or len(re.findall(r"= \w*Sigmoid\(", graph)) // 2
 
 
+@JIT_IS_SLOW
 def test_recompute_runs_the_forward_once_more_and_gives_the_same_bits(way: Way, tmp_path: Path) -> None:
     h = Tensor(np.random.default_rng(3).normal(size=(2, 3, 16)).astype(np.float32))
     plain, recomputed = Network(4, 16), Network(4, 16)
@@ -146,6 +147,7 @@ def test_recompute_runs_the_forward_once_more_and_gives_the_same_bits(way: Way, 
         assert np.array_equal(one, two)
 
 
+@JIT_IS_SLOW
 def test_every_parameter_gets_its_own_gradient(way: Way, backend: str) -> None:
     """Two equal layers: a framework that confuses their tensors gives one layer the other's gradient."""
 

@@ -14,7 +14,7 @@ import pytest
 from mindspore import Tensor, mint, nn, ops
 
 from ms_mhc import MhcPre, mhc_pre, mhc_pre_backward, reference
-from tests.compare import as_numpy, assert_close, in_turn, pre_cotangents, pre_inputs
+from tests.compare import JIT_IS_SLOW, as_numpy, assert_close, in_turn, pre_cotangents, pre_inputs
 
 Way = Callable[[Any], Any]
 OUTPUTS = ("h_in", "h_post", "h_res")
@@ -381,6 +381,7 @@ def test_repr_tells_the_configuration() -> None:
         assert part in text
 
 
+@JIT_IS_SLOW
 def test_a_frozen_parameter_stays_and_the_others_get_their_gradients_as_before(way: Way, backend: str) -> None:
     network, whole = Network(backend), Network(backend)
     ms.load_param_into_net(whole, {p.name: p for p in network.get_parameters()})

@@ -24,9 +24,9 @@ HOST = ["-m", "aclnn_adapter.host"]
 
 CASES = {
     "flat batch, optimizer sharding": ["--batch", "4", "--flat", "--shard-optimizer"],
-    "stages, sequence, recompute": ["--stages", "2", "--sequence", "2", "--recompute"],
     "kernels": ["--batch", "2", "--same", "2", "--bfloat16", "--recompute"],
 }
+STAGES = ["--stages", "2", "--sequence", "2", "--recompute"]
 BOTH = ["--batch", "2", "--sequence", "2"]  # in one graph; the cases have each of them
 OF_BFLOAT16 = 2.0**-6  # of the largest entry: a few units in its last place
 
@@ -86,9 +86,10 @@ def test_optimizer_sharding(one: Tuple[Trained, Trained], four: Dict[str, List[T
         assert_same(Trained(rank.losses, whole), one[0])
 
 
-def test_pipeline_stages_with_recompute(one: Tuple[Trained, Trained], four: Dict[str, List[Trained]]) -> None:
+@pytest.mark.slow
+def test_pipeline_stages_with_recompute(one: Tuple[Trained, Trained], tmp_path: Path) -> None:
     """The last stage has the sum of the losses of the micro batches."""
-    ranks = four["stages, sequence, recompute"]
+    (ranks,) = four_ranks(host_in(tmp_path), [STAGES])
     parts = [("embedding", "first")] * 2 + [("second", "head")] * 2
     losses = np.divide(ranks[-1].losses, MICRO_BATCHES).tolist()
     assert ranks[-2].losses == ranks[-1].losses

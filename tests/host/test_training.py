@@ -136,6 +136,7 @@ np.savez("{out}", loss=loss.asnumpy(), grad_x=grad_x.astype(ms.float32).asnumpy(
 """
 
 
+@pytest.mark.slow
 def test_kernels_and_composite_agree_in_both_modes(host: Host) -> None:
     import numpy as np
 
