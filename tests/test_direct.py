@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import mindspore as ms
 import numpy as np
@@ -34,9 +34,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> List[str]:
     names: List[str] = []
     call = direct.Direct.__call__
 
-    def counted(self: direct.Direct, *tensors: Tensor) -> Tuple[Tensor, ...]:
-        names.append(self._name)
-        return call(self, *tensors)
+    def counted(self: direct.Direct, *tensors: Tensor) -> Optional[Tuple[Tensor, ...]]:
+        results = call(self, *tensors)
+        if results is not None:
+            names.append(self._name)
+        return results
 
     monkeypatch.setattr(direct.Direct, "__call__", counted)
     return names

@@ -124,8 +124,8 @@ class Aclnn(Backend):
 
     def _token_dims(self, job: Job, direction: str) -> Iterator[Tuple[int, ...]]:
         """What the kernel takes; of a backward also what its forward took, whose saved tensors it reads as they are."""
-        for kernel in {direction, FORWARD}:
-            found = self._find(job, kernel)
+        for one in {direction, FORWARD}:
+            found = self._find(job, one)
             if isinstance(found, Operator):
                 yield found.limits[platform.soc_version()].token_dims
 

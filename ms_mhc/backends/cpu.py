@@ -53,8 +53,10 @@ class _Call(Float32Cell):
 
     def __call__(self, *tensors: Tensor) -> Tuple[Tensor, ...]:
         # ops.Custom has no gradient and says so, where one is recorded
-        if platform.called_eagerly() and not platform.recording() and self.direct.takes(tensors):
-            return self.direct(*tensors)
+        if platform.called_eagerly() and not platform.recording():
+            results = self.direct(*tensors)
+            if results is not None:
+                return results
         with _launch_lock:
             return self.construct(*tensors)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 from functools import lru_cache
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import mindspore as ms
 import ml_dtypes
@@ -47,17 +47,15 @@ class Direct:
         self._infer = infer
         self._signature = lru_cache(maxsize=SHAPES_KEPT)(self._made_signature)
 
-    def takes(self, tensors: Sequence[Tensor]) -> bool:
-        """Whether the results are small enough."""
-        return self._signature(_kinds(tensors)).bytes <= MOST_BYTES
-
-    def __call__(self, *tensors: Tensor) -> Tuple[Tensor, ...]:
-        """Waits for the tensors, computes, and returns tensors that are ready.
+    def __call__(self, *tensors: Tensor) -> Optional[Tuple[Tensor, ...]]:
+        """Waits for the tensors, computes, and returns tensors that are ready; ``None`` where these would be large.
 
         Raises:
             RuntimeError: the C function has no memory.
         """
-        signature = self._signature(_kinds(tensors))
+        signature = self._signature(tuple((tensor.shape, tensor.dtype) for tensor in tensors))
+        if signature.bytes > MOST_BYTES:
+            return None
         given = [t if t.is_contiguous() else t.contiguous() for t in tensors]
         results = [np.empty(shape, dtype) for shape, dtype in signature.results]
         pointers = signature.pointers(
@@ -70,10 +68,6 @@ class Direct:
 
     def _made_signature(self, kinds: Tuple[Kind, ...]) -> _Signature:
         return _Signature([(self._scalars.shape, ms.float32), *kinds], self._infer(kinds))
-
-
-def _kinds(tensors: Sequence[Tensor]) -> Tuple[Kind, ...]:
-    return tuple((tensor.shape, tensor.dtype) for tensor in tensors)
 
 
 class _Signature:

@@ -45,13 +45,13 @@ EDITS = [
         DIRECT,
         ("t if t.is_contiguous() else t.contiguous()", "t"),
         ("if status:", "if status > 4:"),
-        (".bytes <= MOST_BYTES", ".bytes < MOST_BYTES"),
+        (".bytes > MOST_BYTES", ".bytes >= MOST_BYTES"),
         ("*(r.ctypes.data for r in results)", "*(r.ctypes.data for r in reversed(results))"),
     ),
     *edits(
         "ms_mhc/backends/cpu.py",
         DIRECT,
-        ("platform.called_eagerly() and not platform.recording() and", "platform.called_eagerly() and"),
+        ("platform.called_eagerly() and not platform.recording():", "platform.called_eagerly():"),
     ),
     *edits(
         "ms_mhc/operators/precision.py",
