@@ -13,12 +13,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import sys
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
+from model_zoo_example.progress import write_whole
 from model_zoo_example.settings import (
     SettingsError,
     add_flags,
@@ -192,7 +192,7 @@ def collect(args: argparse.Namespace, overrides: Dict[str, Any]) -> List[Result]
                     flush=True,
                 )
                 if args.json is not None:
-                    _write(args.json, kept)
+                    write_whole(args.json, json.dumps(kept) + "\n")  # it holds hours of training
     return results
 
 
@@ -213,13 +213,6 @@ def _read(path: Path, flag: str) -> Dict[str, Any]:
     ):
         raise SettingsError(f"{flag}: {path} holds no results of this program")
     return kept
-
-
-def _write(path: Path, kept: Dict[str, Any]) -> None:
-    """At any time a whole file lies there: it holds hours of training."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(json.dumps(kept) + "\n", encoding="utf-8")
-    fresh.replace(path)
 
 
 def main(argv: Optional[List[str]] = None) -> int:

@@ -23,6 +23,22 @@ COLUMNS = (
 Row = Dict[str, Any]
 
 
+def write_whole(path: Path, text: str) -> None:
+    """A file's text. At any time a whole file lies there.
+
+    Raises:
+        OSError: it cannot be written; what was there is still there.
+    """
+    unfinished = path.with_suffix(".unfinished")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # a file system that may only be read has nothing to remove
+            unfinished.unlink()
+        raise _named(error, path) from error
+
+
 class Metrics:
     """``metrics.csv``: a row per logged step, at once on its way to the disk.
 
@@ -41,14 +57,7 @@ class Metrics:
         writer = csv.DictWriter(text, COLUMNS)
         writer.writeheader()
         writer.writerows(rows)
-        unfinished = path.with_suffix(".unfinished")
-        try:
-            unfinished.write_text(text.getvalue(), encoding="utf-8")
-            unfinished.replace(path)
-        except OSError as error:
-            with contextlib.suppress(OSError):  # a file system that may only be read has nothing to remove
-                unfinished.unlink()
-            raise _named(error, path) from error
+        write_whole(path, text.getvalue())
 
     def write(self, row: Row) -> None:
         """Append a row. Numbers are written so that reading them gives the same bits."""
