@@ -6,6 +6,8 @@ gates of mHC are fp32 whatever ``amp`` does: their cells drop the mark, and only
 
 from __future__ import annotations
 
+import os
+import threading
 from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import mindspore as ms
@@ -16,6 +18,19 @@ from mindspore.train.amp import AmpDecorator
 
 from aclnn_adapter.platform import pynative_executor
 from ms_mhc import capture
+
+# Eager calls of two threads take turns. MindSpore starts its own threads at the first operator, twice where two callers
+# meet there, and aborts or hangs; and it fails ("runtime_info is null") where two meet at an operator's new shape.
+_turn = [threading.RLock()]
+
+
+def _new_turn() -> None:
+    """In a forked process: the thread that had the turn may not be there."""
+    _turn[0] = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_turn)
 
 _MARKS = {"fp16": ms.float16, "bf16": ms.bfloat16, "fp32": ms.float32}
 
@@ -58,14 +73,15 @@ class Float32Cell(nn.Cell):
 
 
 def run_eagerly(function: Callable[..., Any], *args: Any) -> Any:
-    """A call in PyNative mode without the mixed precision of the cell that makes it."""
+    """A call in PyNative mode without the mixed precision of the cell that makes it, one thread at a time."""
     capture.refuse()
-    pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET)
-    try:
-        with AmpDecorator(AmpLevel.AmpO0, ms.float32, [], []):
-            return function(*args)
-    finally:
-        pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET, False)
+    with _turn[0]:
+        pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET)
+        try:
+            with AmpDecorator(AmpLevel.AmpO0, ms.float32, [], []):
+                return function(*args)
+        finally:
+            pynative_executor.set_mixed_precision_type(MixedPrecisionType.NOTSET, False)
 
 
 def ready(operator: str, names: Sequence[str], tensors: Sequence[Tensor]) -> Tuple[Tensor, ...]:

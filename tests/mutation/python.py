@@ -37,6 +37,7 @@ BENCH = Killer(
 )
 SELFTEST = Killer("selftest", ("tests/test_selftest.py", "-k", "not personal"))
 DIRECT = Killer("direct calls", ("tests/test_direct.py", "tests/test_eager.py", "-k", "test_direct or second and cpu"))
+TURNS = Killer("turns of threads", ("tests/test_threads.py", "-k", "turns or another or forked"))
 EXTENSION = Killer("extension for eager calls", ("tests/test_extension.py",))
 
 EDITS = [
@@ -57,6 +58,13 @@ EDITS = [
         "ms_mhc/operators/precision.py",
         DIRECT,
         ('if getattr(value, "has_init", False):', 'if name == "x" and getattr(value, "has_init", False):'),
+    ),
+    *edits(
+        "ms_mhc/operators/precision.py",
+        TURNS,
+        ("    with _turn[0]:\n", "    if _turn[0]:\n"),
+        ("_turn = [threading.RLock()]", "_turn = [threading.Semaphore()]"),
+        ("    _turn[0] = threading.RLock()", "    pass"),
     ),
     *edits(
         "aclnn_adapter/extension.py",
