@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Tuple
+from typing import Any, Dict, Tuple
 
 from mindspore import Tensor, nn, ops
 from mindspore.ops import constexpr
@@ -66,7 +66,7 @@ def other_dtype(given: Tuple[Any, ...]) -> bool:
 class HyperConnection(GateCell):
     """A residual connection of N streams around any cell.
 
-    ``h_in, h_post, h_res, x = MhcPre(x)``, ``h_out = branch(h_in, *args)``, then
+    ``h_in, h_post, h_res, x = MhcPre(x)``, ``h_out = branch(h_in, *args, **kwargs)``, then
     ``x_next = MhcPost(x, MhcSinkhorn(h_res), h_out, h_post)``. With the initial values and equal streams this is the
     plain residual block ``h + branch(h)`` in every stream.
 
@@ -84,7 +84,7 @@ class HyperConnection(GateCell):
             Without a parallel mode it has no effect. The branch is yours: give its operators their strategies.
 
     Inputs:
-        x: the streams, [B, S, N, D] or [T, N, D]. Further arguments go to the branch as they are.
+        x: the streams, [B, S, N, D] or [T, N, D]. Further arguments go to the branch as they are, those by name too.
 
     Outputs:
         x_next in shape and dtype of x; where the branch returns a tuple, a tuple of x_next and the rest of it.
@@ -132,7 +132,7 @@ class HyperConnection(GateCell):
         self.rest = _Rest()
         self.post = MhcPost(backend, layout)
 
-    def construct(self, x: Tensor, *args: Any) -> Any:
+    def construct(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         # what pre and then sinkhorn compute, in one piece where the backend has one
         pre, steps = self.pre, self.sinkhorn
         tensors = (self.streams(x), pre.phi, pre.alpha, pre.bias, pre.gamma)
@@ -143,7 +143,7 @@ class HyperConnection(GateCell):
         # no negative index: graphs that are distributed lose the shape of its result
         h_in, h_post, h_res, x = read[0], read[1], read[2], read[len(read) - 1]
         # a call without the star is one that amp's O1 can follow into the branch
-        out = self.call_branch(h_in, args) if args else self.branch(h_in)
+        out = self.call_branch(h_in, args, kwargs) if args or kwargs else self.branch(h_in)
         h_out = output(out)
         if other_dtype(specs((h_out, x))):
             h_out = ops.cast(h_out, x.dtype)
@@ -152,9 +152,9 @@ class HyperConnection(GateCell):
             return x_next
         return (x_next,) + self.rest(out[1:])
 
-    def call_branch(self, h_in: Tensor, args: Tuple[Any, ...]) -> Any:
+    def call_branch(self, h_in: Tensor, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         """The branch with further arguments."""
-        return self.branch(h_in, *args)
+        return self.branch(h_in, *args, **kwargs)
 
 
 def _check_backend(job: Job, wanted: str) -> None:

@@ -66,9 +66,16 @@ def amplification(matrices: Sequence[Any]) -> Amplification:
         ``composite_backward`` for the first are the gains of the whole depth. NaN or inf in a matrix gives NaN or inf.
 
     Raises:
+        TypeError: no sequence, or a matrix that holds no real numbers.
         ValueError: no matrices, matrices that are not square, or layers of unequal shape.
     """
-    layers = [as_array(matrix) for matrix in matrices]
+    try:
+        layers = [as_array(matrix) for matrix in matrices]
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"amplification: matrices must be a sequence of Tensors or arrays [..., N, N] of real numbers, but got "
+            f"{type(matrices).__name__}: {error}"
+        ) from error
     if not layers:
         raise ValueError("amplification: no matrices were given")
     for index, matrix in enumerate(layers):
@@ -163,7 +170,7 @@ class StabilityMonitor(Callback):
         rows: all rows so far: those of :func:`measure` with the key ``step`` in front.
 
     Raises:
-        TypeError: a network that is no cell, ``every`` that is no int.
+        TypeError: a network that is no cell, ``every`` that is no int, ``file`` that is no path.
         ValueError: ``every`` below 1, a file of another kind or with other columns; while training, as :func:`measure`.
     """
 
@@ -181,6 +188,8 @@ class StabilityMonitor(Callback):
             raise TypeError(f"StabilityMonitor: network must be a mindspore.nn.Cell, but got {type(network).__name__}")
         self.probe: Tuple[Any, ...] = tuple(probe) if isinstance(probe, (tuple, list)) else (probe,)
         self.every = every
+        if file is not None and not isinstance(file, (str, os.PathLike)):
+            raise TypeError(f"StabilityMonitor: file must be a path or None, but got {type(file).__name__}")
         self.file = None if file is None else Path(file).absolute()
         if self.file is not None and self.file.suffix not in _SUFFIXES:
             raise ValueError(f"StabilityMonitor: file must end with {' or '.join(_SUFFIXES)}, but got {str(file)!r}")

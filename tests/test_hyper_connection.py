@@ -62,12 +62,15 @@ class Attention(nn.Cell):
         return out, out * 2
 
 
-def test_branch_may_take_and_return_more(way: Way) -> None:
+@pytest.mark.parametrize("by_name", [(), ("scale",), ("mask", "scale")], ids=" ".join)
+def test_branch_may_take_and_return_more(way: Way, by_name: Tuple[str, ...]) -> None:
     layer = HyperConnection(4, 16, Attention(16))
     rng = np.random.default_rng(0)
     x = Tensor(rng.normal(size=(2, 3, 4, 16)).astype(np.float32))
-    mask = Tensor(np.ones((2, 3, 1), np.float32))
-    x_next, cache = way(layer)(x, mask, 0.5)
+    mask = Tensor(rng.normal(size=(2, 3, 1)).astype(np.float32))
+    given = {"mask": mask, "scale": 0.5}
+    named = {name: given.pop(name) for name in by_name}
+    x_next, cache = way(layer)(x, *given.values(), **named)
     assert x_next.shape == x.shape
     assert cache.shape == (2, 3, 16)
 

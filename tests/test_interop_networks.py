@@ -282,6 +282,7 @@ def test_names_may_be_a_function(tmp_path: Path) -> None:
     [
         (Network(), without(RELEASED, "head"), ValueError, "names says nothing about head; map them"),
         (Network(), lambda cell: "hc_{p}", ValueError, "another cell are both mapped to 'hc_{p}'"),
+        (Network(), lambda cell: 3, TypeError, "names must give a text or None for each cell, but gave 3 for "),
         (Network(), lambda cell: cell, ValueError, "which must have {p} once"),
         (nn.Dense(2, 2), RELEASED, ValueError, "has no MhcPre and no MhcHead"),
         (Network(), dict.fromkeys(RELEASED), ValueError, "has no MhcPre and no MhcHead"),

@@ -327,6 +327,7 @@ def test_callback_measures_the_network_it_was_given_and_writes_json_lines(tmp_pa
     [
         ({"every": 0}, ValueError, "every must be a positive int"),
         ({"every": 1.5}, TypeError, "every must be a positive int"),
+        ({"file": 3}, TypeError, "file must be a path or None, but got int"),
         ({"file": "gains.txt"}, ValueError, "file must end with .csv or .jsonl, but got 'gains.txt'"),
         ({"network": "net"}, TypeError, "network must be a mindspore.nn.Cell, but got str"),
     ],
@@ -397,3 +398,6 @@ def test_what_is_no_network_no_layer_and_no_matrix_is_named() -> None:
         residual_stream(HyperConnection(2, 4, nn.Identity()), ["0"])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="complex"):
         amplification([np.eye(2) * 1j])
+    for wrong in (None, 3, ["h"], [[[1.0, 0.0], [0.0]]]):
+        with pytest.raises(TypeError, match=r"amplification: matrices must be a sequence of .*, but got "):
+            amplification(wrong)  # type: ignore[arg-type]

@@ -185,6 +185,7 @@ def targets(names: Mapper, cells: List[str]) -> Dict[str, str]:
     """For each cell that is not left alone, its tensors' name with ``{p}``.
 
     Raises:
+        TypeError: names is no mapping of texts, or a function that returns something else than a text or ``None``.
         ValueError: a cell that nothing is said about, two cells with the same tensors, or no cell at all.
     """
     lookup: Callable[[str], Tuple[bool, Optional[str]]]
@@ -201,6 +202,10 @@ def targets(names: Mapper, cells: List[str]) -> Dict[str, str]:
         if not found:
             unknown.append(cell)
         elif template is not None:
+            if not isinstance(template, str):
+                raise TypeError(
+                    f"interop: names must give a text or None for each cell, but gave {template!r} for {cell!r}"
+                )
             if _FIELD.findall(template) != ["p"]:
                 raise ValueError(
                     f"interop: {cell!r} is mapped to {template!r}, which must have {{p}} once and no other"
