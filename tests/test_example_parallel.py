@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -39,6 +40,15 @@ def worker(parent: int, rank: int) -> int:
     raise AssertionError(f"there is no worker {rank}")
 
 
+def ended(process: int) -> bool:
+    """Whether a process is over, whether or not its parent has noticed."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return True
+    return state == "Z"
+
+
 @pytest.mark.skipif(launch.missing(), reason="MindSpore's launcher msrun is not installed")
 def test_two_processes_train_like_one_and_stop_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They go on from a checkpoint of one process; then one of the two gets a SIGTERM."""
@@ -50,14 +60,25 @@ def test_two_processes_train_like_one_and_stop_together(tmp_path: Path, capsys: 
     command = ["msrun", "--worker_num=2", "--local_worker_num=2", f"--master_port={free_port()}", "--join=True"]
     command += ["--log_dir=logs", "python", "-m", "model_zoo_example.train", "--resume", "run"]
     msrun = subprocess.Popen(
-        command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     metrics, limit = run / "metrics.csv", time.monotonic() + TIMEOUT
     while not (metrics.exists() and len(column(run)) >= COMPARED - START):
         assert msrun.poll() is None
         assert time.monotonic() < limit
         time.sleep(0.05)
-    os.kill(worker(msrun.pid, 1), signal.SIGTERM)
+    workers = [worker(msrun.pid, rank) for rank in (0, 1)]
+    os.kill(workers[1], signal.SIGTERM)
+    while not all(map(ended, workers)):
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(msrun.pid, signal.SIGKILL)  # it waits half a minute for its scheduler
     msrun.wait(timeout=TIMEOUT)
     logs = [path.read_text() for path in sorted((tmp_path / "logs").glob("worker_*.log"))]
     losses = column(run)
