@@ -10,7 +10,6 @@ a bit for each optional tensor that is there, its second says which library they
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 from typing import Any, Callable, List, Optional, Sequence, Tuple
 
@@ -27,9 +26,6 @@ from ms_mhc.operation import FORWARD
 from ms_mhc.operators.precision import Float32Cell
 
 RECIPES = {"deepseek_v4": 0.0, "paper": 1.0}
-
-# MindSpore fails ("runtime_info is null") where two threads call a primitive eagerly for the first time at some shapes.
-_launch_lock = threading.Lock()
 
 
 def _within(path: Path, folder: Path) -> bool:
@@ -57,8 +53,7 @@ class _Call(Float32Cell):
             results = self.direct(*tensors)
             if results is not None:
                 return results
-        with _launch_lock:
-            return self.construct(*tensors)
+        return self.construct(*tensors)
 
     def construct(self, *tensors: Tensor) -> Tuple[Tensor, ...]:
         out = self.function(self.scalars, *tensors)
