@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, List
 
 import pytest
 
@@ -41,10 +42,17 @@ def core_test(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.build_test(tmp_path_factory.mktemp("core") / "core_test", csrc.LIBRARY)
 
 
+def _how_much() -> List[Any]:
+    """All of it with the first instruction set; with the others what is small, and the rest among the slow tests."""
+    first, *others = run.INSTRUCTION_SETS
+    whole = [pytest.param(isa, False, marks=pytest.mark.slow) for isa in others]
+    return [(first, False), *((isa, True) for isa in others), *whole]
+
+
 @needs_compiler
-@pytest.mark.parametrize("isa", run.INSTRUCTION_SETS)
-def test_core_computes_the_plain_formulas(isa: str, core_test: Path) -> None:
-    done = run.run_test(core_test, isa)
+@pytest.mark.parametrize(("isa", "small"), _how_much())
+def test_core_computes_the_plain_formulas(isa: str, small: bool, core_test: Path) -> None:
+    done = run.run_test(core_test, isa, small)
     if done.returncode == run.NOT_HERE:
         pytest.skip(f"this machine has no {isa}")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]

@@ -274,6 +274,7 @@ def test_x_may_be_a_view(way: Way, backend: str, view: str, dtype: str) -> None:
         assert np.array_equal(as_numpy(one), as_numpy(other)), name
 
 
+@JIT_IS_SLOW
 @pytest.mark.parametrize("axis", [0, 2, 3])
 def test_gradient_flows_through_a_view(way: Way, backend: str, axis: int) -> None:
     n, d = 4, 8
